@@ -1,0 +1,79 @@
+"""Options: good ones make the config, bad ones an error that names key, allowed values, neighbour."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from vllm_xyserve import config, parts
+from vllm_xyserve.config import ConfigError, XyConfig, from_additional_config, parse
+
+
+def test_no_options_give_the_defaults() -> None:
+    assert parse(None) == parse({}) == XyConfig()
+    assert from_additional_config(None) == XyConfig()
+    assert from_additional_config({"another_plugin": 1}) == XyConfig()
+
+
+def test_options_are_taken_over() -> None:
+    options = {"scheduler": False, "attention": "reference", "linear": "upstream"}
+    assert from_additional_config({"xyserve": options}) == XyConfig(False, "reference", "upstream")
+
+
+def test_the_config_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        XyConfig().linear = "reference"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("options", "parts_of_the_message"),
+    [
+        ({"atention": "auto"}, ["xyserve has no key 'atention'", "'attention'", "linear"]),
+        ({"zzz": 1}, ["xyserve has no key 'zzz'", "scheduler, attention, linear"]),
+        ({"attention": "fast"}, ["xyserve.attention", "auto | native | reference", "'fast'"]),
+        ({"linear": 3}, ["xyserve.linear", "auto | native | reference", "3"]),
+        ({"linear": ["auto"]}, ["xyserve.linear", "['auto']"]),
+        ({"scheduler": "yes"}, ["xyserve.scheduler", "true | false", "'yes'"]),
+        ({"scheduler": 1}, ["xyserve.scheduler", "true | false", "it is 1"]),
+        ("reference", ["xyserve must be an object", "'reference'", "attention"]),
+        ([], ["xyserve must be an object", "[]"]),
+    ],
+)
+def test_bad_options_are_explained(options: object, parts_of_the_message: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(options)
+    for part in parts_of_the_message:
+        assert part in str(error.value)
+
+
+def test_an_unknown_key_far_from_all_names_no_neighbour() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse({"zzz": 1})
+    assert "Did you mean" not in str(error.value)
+
+
+def test_every_option_is_described() -> None:
+    rows = config.describe()
+    assert [row[0] for row in rows] == [f.name for f in dataclasses.fields(XyConfig)]
+    assert all(allowed and help_text for _, allowed, _, help_text in rows)
+
+
+def test_auto_is_upstream_and_says_why() -> None:
+    for part in parts.PARTS:
+        choice = parts.resolve(part, XyConfig(), "cpu")
+        assert choice.path == "upstream"
+        assert "auto" in choice.reason
+
+
+def test_named_paths_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"xyserve\.attention is 'native'.*reference"):
+        parts.resolve("attention", XyConfig(attention="native"), "cpu")
+    with pytest.raises(ConfigError, match="cpu only, and the family is cuda"):
+        parts.resolve("linear", XyConfig(linear="reference"), "cuda")
+
+
+def test_named_paths_that_exist_are_taken() -> None:
+    both = XyConfig(attention="reference", linear="upstream")
+    assert parts.resolve("attention", both, "cpu") == parts.PartChoice("reference")
+    assert parts.resolve("linear", both, "npu") == parts.PartChoice("upstream")

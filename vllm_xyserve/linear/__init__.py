@@ -1,0 +1,1 @@
+"""SmoothGEMM: the linear method of unquantised layers."""

@@ -1,0 +1,21 @@
+"""The plain fp32 twin of the linear kernels."""
+
+from __future__ import annotations
+
+import torch
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """``x @ weight.T + bias`` in fp32, rounded to the dtype of ``x`` once at the end.
+
+    Args:
+        x: ``[..., K]`` float; any leading dimensions, contiguous or not.
+        weight: ``[N, K]`` float.
+        bias: ``[N]`` float, or None.
+
+    Returns:
+        ``[..., N]``, dtype of ``x``.
+    """
+    bias32 = None if bias is None else bias.to(torch.float32)
+    out = torch.nn.functional.linear(x.to(torch.float32), weight.to(torch.float32), bias32)
+    return out.to(x.dtype)

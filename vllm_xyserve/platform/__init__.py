@@ -1,0 +1,1 @@
+"""Choosing the xyserve platform, and its classes for each device family."""

@@ -1,0 +1,70 @@
+"""Makes the platform object; vLLM calls it where an error still reaches the user."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from vllm_xyserve.log import get_logger
+from vllm_xyserve.platform import select
+
+if TYPE_CHECKING:
+    from vllm.platforms.interface import Platform
+
+logger = get_logger("platform")
+
+
+class PlatformError(RuntimeError):
+    """xyserve was chosen and cannot become the active platform."""
+
+
+def platform_class(family: select.Family) -> type[Platform]:
+    """The platform class of a family; imports the family's parent platform."""
+    module = importlib.import_module(f"vllm_xyserve.platform.{family}")
+    cls: type[Platform] = module.platform_class()
+    return cls
+
+
+def make_platform() -> Platform:
+    """The platform object that vLLM installs as ``current_platform``.
+
+    Raises:
+        PlatformError: with what is wrong and what to do; vLLM's own commands exit with it.
+    """
+    try:
+        choice = select.read_choice()
+        family, reason = select.detect_family()
+    except select.ChoiceError as error:
+        fail(str(error))
+    _warn_of_rivals()
+    try:
+        platform = platform_class(family)()
+    except Exception as error:
+        fail(
+            f"xyserve was chosen ({choice.source}) for {family} ({reason}), but its platform "
+            f"could not be loaded: {type(error).__name__}: {error}. `vllm-xyserve doctor` says "
+            f"what is missing; for vLLM's own platform leave xyserve out",
+            error,
+        )
+    logger.debug("platform %s, chosen by %s; %s", type(platform).__name__, choice.source, reason)
+    return platform
+
+
+def fail(message: str, cause: Exception | None = None) -> NoReturn:
+    """End vLLM's own commands with status 1 and the message; raise `PlatformError` elsewhere."""
+    if select.is_vllm_cli(sys.argv):
+        logger.debug("cause", exc_info=cause)
+        print(f"vllm: error: {message}", file=sys.stderr, flush=True)
+        raise SystemExit(1)
+    raise PlatformError(message) from cause
+
+
+def _warn_of_rivals() -> None:
+    from vllm_xyserve.compat import patches
+
+    if patches.ascend_is_silenced():
+        logger.info(
+            "xyserve: vllm-ascend's own platform plugin is installed and stays inactive; "
+            "xyserve takes its place (its general plugins still load)"
+        )

@@ -1,0 +1,1 @@
+"""The xyserve schedulers: subclasses of whatever scheduler the parent platform would use."""

@@ -1,0 +1,1 @@
+"""Thin worker subclasses: they install our layers before the model is built, and report them."""

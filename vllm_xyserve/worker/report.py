@@ -1,0 +1,63 @@
+"""Which classes really run in a worker, read off the loaded model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_xyserve.linear.method import SmoothGemmLinear
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """Names of what runs in a worker; counts are numbers of layers."""
+
+    platform: str
+    worker: str
+    attention: dict[str, int]
+    """``backend/impl[path]`` of each attention layer."""
+    linear: dict[str, int]
+    """``SmoothGemmLinear[path]`` of each linear layer that is ours, ``upstream`` for the rest."""
+
+    def one_line(self) -> str:
+        """The report for a log line."""
+        return f"attention {_counts(self.attention)}; linear {_counts(self.linear)}"
+
+
+def report(worker: Any) -> WorkerReport:
+    """Read the report off a worker whose model is loaded."""
+    from vllm.platforms import current_platform
+
+    context = worker.vllm_config.compilation_config.static_forward_context
+    modules = worker.get_model().modules()
+    return WorkerReport(
+        platform=type(current_platform).__name__,
+        worker=type(worker).__name__,
+        attention=dict(Counter(_attention_names(context.values()))),
+        linear=dict(Counter(_linear_names(modules))),
+    )
+
+
+def _attention_names(layers: Iterable[Any]) -> Iterable[str]:
+    for layer in layers:
+        impl = getattr(layer, "impl", None)
+        backend = getattr(layer, "attn_backend", None)
+        if impl is None or backend is None:
+            continue
+        path = getattr(impl, "path", "upstream")
+        yield f"{backend.__name__}/{type(impl).__name__}[{path}]"
+
+
+def _linear_names(modules: Iterable[Any]) -> Iterable[str]:
+    for module in modules:
+        linear = vars(module).get("cpu_linear")
+        if isinstance(linear, SmoothGemmLinear):
+            yield f"{type(linear).__name__}[{linear.path}]"
+        elif linear is not None:
+            yield "upstream"
+
+
+def _counts(names: dict[str, int]) -> str:
+    return ", ".join(f"{name} x{count}" for name, count in sorted(names.items())) or "none"
