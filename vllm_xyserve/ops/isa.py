@@ -1,0 +1,79 @@
+"""Instruction sets of this machine, read without torch and without the native library.
+
+The library asks the CPU itself (CPUID and the register state that the kernel saves); this module
+reads the same facts from `/proc/cpuinfo`, so that `doctor` and benchmarks can report them even
+where the library is missing. A test compares the two.
+"""
+
+import os
+import platform
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+# In rising order: a kernel of one set runs wherever a later set is available.
+ISAS = ("scalar", "avx2", "avx512", "avx512_bf16")
+
+_FLAGS: dict[str, frozenset[str]] = {
+    "avx2": frozenset({"avx2", "fma", "f16c"}),
+    "avx512": frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"}),
+    "avx512_bf16": frozenset({"avx512_bf16"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CpuInfo:
+    """What the CPU is and offers.
+
+    model: name as the kernel prints it. machine: architecture (`x86_64`, `aarch64`, ...).
+    isas: usable members of `ISAS`, rising. amx_bf16: AMX tiles with bf16 exist (for diagnosis: no
+    kernel here uses them). num_cores: logical CPUs of the machine. cpuset: those that this process
+    may run on.
+    """
+
+    model: str
+    machine: str
+    isas: tuple[str, ...]
+    amx_bf16: bool
+    num_cores: int
+    cpuset: tuple[int, ...]
+
+
+def isas_from_flags(flags: frozenset[str]) -> tuple[str, ...]:
+    """Usable instruction sets for a set of `/proc/cpuinfo` flags; each set needs the one before."""
+    usable = ["scalar"]
+    for isa in ISAS[1:]:
+        if not _FLAGS[isa] <= flags:
+            break
+        usable.append(isa)
+    return tuple(usable)
+
+
+def _read_cpuinfo() -> tuple[str, frozenset[str]]:
+    """Model name and flags of the first CPU; empty where the file does not exist."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or "unknown", frozenset()
+    fields: dict[str, str] = {}
+    for line in text.partition("\n\n")[0].splitlines():
+        key, _, value = line.partition(":")
+        fields[key.strip()] = value.strip()
+    model = fields.get("model name") or fields.get("CPU part") or "unknown"
+    return model, frozenset(fields.get("flags", "").split())
+
+
+@cache
+def cpu_info() -> CpuInfo:
+    """Facts about this machine; read once per process."""
+    model, flags = _read_cpuinfo()
+    affinity = getattr(os, "sched_getaffinity", None)
+    cpuset = sorted(affinity(0)) if affinity else range(os.cpu_count() or 1)
+    return CpuInfo(
+        model=model,
+        machine=platform.machine(),
+        isas=isas_from_flags(flags),
+        amx_bf16={"amx_tile", "amx_bf16"} <= flags,
+        num_cores=os.cpu_count() or 1,
+        cpuset=tuple(cpuset),
+    )
