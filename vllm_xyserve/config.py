@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -13,6 +13,7 @@ KEY = "xyserve"
 # into its compile-cache key and carries it to every process.
 FINGERPRINT_KEY = "xyserve_fingerprint"
 SCHEDULER_BASE_KEY = "xyserve_scheduler_base"
+START_UP_KEY = "xyserve_start_up"
 
 Path = Literal["auto", "native", "reference", "upstream"]
 
@@ -21,8 +22,19 @@ class ConfigError(ValueError):
     """An option has an unknown name, a wrong type or a value that is not allowed."""
 
 
-def _option(default: Any, help: str) -> Any:  # noqa: A002 - the name argparse and pydantic use
-    return field(default=default, metadata={"help": help})
+def _option(default: Any, help: str, **extra: Any) -> Any:  # noqa: A002 - as argparse names it
+    return field(default=default, metadata={"help": help, **extra})
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixConfig:
+    """Options of token-level prefix matching."""
+
+    token_level: bool = _option(True, "reuse cached tokens to the last common one, within a block")
+    min_match_tokens: int = _option(
+        1, "fewest tokens of a partly matching block that are worth its copy", least=1
+    )
+    reuse_tails: bool = _option(True, "keep the partly filled last block of finished requests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,7 @@ class XyConfig:
         "(upstream); auto takes native where it was measured to win, else upstream",
     )
     linear: Path = _option("auto", "linear path: as for attention")
+    prefix: PrefixConfig = field(default_factory=PrefixConfig)
 
 
 def parse(options: object, *, where: str = KEY) -> XyConfig:
@@ -48,19 +61,8 @@ def parse(options: object, *, where: str = KEY) -> XyConfig:
     Raises:
         ConfigError: names the key, what is allowed, what came, and the nearest known key.
     """
-    if options is None:
-        return XyConfig()
-    if not isinstance(options, Mapping):
-        raise ConfigError(
-            f"{where} must be an object with the keys {_known_keys()}; it is {options!r}"
-        )
-    hints = get_type_hints(XyConfig)
-    for name in options:
-        if name not in hints:
-            raise ConfigError(_unknown_key(where, str(name)))
-    return XyConfig(
-        **{name: _check(f"{where}.{name}", hints[name], value) for name, value in options.items()}
-    )
+    config: XyConfig = _parse(XyConfig, {} if options is None else options, where)
+    return config
 
 
 def from_additional_config(additional_config: object) -> XyConfig:
@@ -72,34 +74,62 @@ def from_additional_config(additional_config: object) -> XyConfig:
 
 def describe() -> list[tuple[str, str, str, str]]:
     """``(name, allowed values, default, help)`` of every option, for documents and messages."""
-    hints = get_type_hints(XyConfig)
-    return [
-        (f.name, _allowed(hints[f.name]), _show(f.default), f.metadata["help"])
-        for f in dataclasses.fields(XyConfig)
-    ]
+    return list(_describe(XyConfig, ""))
 
 
-def _known_keys() -> str:
-    return ", ".join(f.name for f in dataclasses.fields(XyConfig))
+def _describe(cls: Any, prefix: str) -> Iterator[tuple[str, str, str, str]]:
+    hints = get_type_hints(cls)
+    for f in dataclasses.fields(cls):
+        if dataclasses.is_dataclass(hints[f.name]):
+            yield from _describe(hints[f.name], f"{prefix}{f.name}.")
+        else:
+            allowed = _allowed(hints[f.name], f.metadata)
+            yield prefix + f.name, allowed, _show(f.default), f.metadata["help"]
 
 
-def _unknown_key(where: str, name: str) -> str:
-    known = [f.name for f in dataclasses.fields(XyConfig)]
+def _parse(cls: Any, options: object, where: str) -> Any:
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    if not isinstance(options, Mapping):
+        raise ConfigError(
+            f"{where} must be an object with the keys {', '.join(fields)}; it is {options!r}"
+        )
+    hints = get_type_hints(cls)
+    values = {}
+    for name, value in options.items():
+        if name not in fields:
+            raise ConfigError(_unknown_key(where, str(name), list(fields)))
+        if dataclasses.is_dataclass(hints[name]):
+            values[name] = _parse(hints[name], value, f"{where}.{name}")
+        else:
+            values[name] = _check(f"{where}.{name}", hints[name], fields[name].metadata, value)
+    return cls(**values)
+
+
+def _unknown_key(where: str, name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"{where} has no key {name!r}.{hint} Known keys: {', '.join(known)}"
 
 
-def _allowed(hint: Any) -> str:
-    return "true | false" if hint is bool else " | ".join(get_args(hint))
+def _allowed(hint: Any, metadata: Mapping[str, Any]) -> str:
+    if hint is bool:
+        return "true | false"
+    if hint is int:
+        return f"a whole number >= {metadata['least']}"
+    return " | ".join(get_args(hint))
 
 
 def _show(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _check(where: str, hint: Any, value: object) -> Any:
-    right = isinstance(value, bool) if hint is bool else value in get_args(hint)
+def _check(where: str, hint: Any, metadata: Mapping[str, Any], value: object) -> Any:
+    if hint is bool:
+        right = isinstance(value, bool)
+    elif hint is int:
+        right = type(value) is int and value >= metadata["least"]
+    else:
+        right = value in get_args(hint)
     if not right:
-        raise ConfigError(f"{where} must be one of {_allowed(hint)}; it is {value!r}")
+        raise ConfigError(f"{where} must be {_allowed(hint, metadata)}; it is {value!r}")
     return value

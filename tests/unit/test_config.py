@@ -19,6 +19,8 @@ def test_no_options_give_the_defaults() -> None:
 def test_options_are_taken_over() -> None:
     options = {"scheduler": False, "attention": "reference", "linear": "upstream"}
     assert from_additional_config({"xyserve": options}) == XyConfig(False, "reference", "upstream")
+    nested = parse({"prefix": {"min_match_tokens": 8}})
+    assert nested.prefix == config.PrefixConfig(min_match_tokens=8)
 
 
 def test_the_config_is_frozen() -> None:
@@ -30,12 +32,17 @@ def test_the_config_is_frozen() -> None:
     ("options", "parts_of_the_message"),
     [
         ({"atention": "auto"}, ["xyserve has no key 'atention'", "'attention'", "linear"]),
-        ({"zzz": 1}, ["xyserve has no key 'zzz'", "scheduler, attention, linear"]),
+        ({"zzz": 1}, ["xyserve has no key 'zzz'", "scheduler, attention, linear, prefix"]),
         ({"attention": "fast"}, ["xyserve.attention", "auto | native | reference", "'fast'"]),
         ({"linear": 3}, ["xyserve.linear", "auto | native | reference", "3"]),
         ({"linear": ["auto"]}, ["xyserve.linear", "['auto']"]),
         ({"scheduler": "yes"}, ["xyserve.scheduler", "true | false", "'yes'"]),
         ({"scheduler": 1}, ["xyserve.scheduler", "true | false", "it is 1"]),
+        ({"prefix": True}, ["xyserve.prefix must be an object", "token_level", "True"]),
+        ({"prefix": {"tails": True}}, ["xyserve.prefix has no key 'tails'", "'reuse_tails'"]),
+        ({"prefix": {"min_match_tokens": 0}}, ["xyserve.prefix.min_match_tokens", ">= 1", "0"]),
+        ({"prefix": {"min_match_tokens": True}}, ["a whole number", "True"]),
+        ({"prefix": {"min_match_tokens": 2.0}}, ["a whole number", "2.0"]),
         ("reference", ["xyserve must be an object", "'reference'", "attention"]),
         ([], ["xyserve must be an object", "[]"]),
     ],
@@ -55,8 +62,15 @@ def test_an_unknown_key_far_from_all_names_no_neighbour() -> None:
 
 def test_every_option_is_described() -> None:
     rows = config.describe()
-    assert [row[0] for row in rows] == [f.name for f in dataclasses.fields(XyConfig)]
-    assert all(allowed and help_text for _, allowed, _, help_text in rows)
+    assert [row[0] for row in rows] == [
+        "scheduler",
+        "attention",
+        "linear",
+        "prefix.token_level",
+        "prefix.min_match_tokens",
+        "prefix.reuse_tails",
+    ]
+    assert all(allowed and default and text for _, allowed, default, text in rows)
 
 
 def test_auto_is_upstream_and_says_why() -> None:

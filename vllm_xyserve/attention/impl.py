@@ -53,6 +53,7 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
             **extra,
         )
         self.path: parts.Taken = self._choose_path(kv_sharing_target_layer_name)
+        self.num_calls = 0  # steps attended to, so that a report can prove that a path ran
 
     def _choose_path(self, shares_kv_of: str | None) -> parts.Taken:
         vllm_config = get_current_vllm_config()
@@ -103,6 +104,7 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
         Returns:
             ``output``.
         """
+        self.num_calls += attn_metadata is not None
         if self.path == "upstream" or attn_metadata is None:
             return super().forward(
                 layer,

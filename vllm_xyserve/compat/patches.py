@@ -1,15 +1,20 @@
 """Every change that we make to somebody else's code while it runs. Nothing else patches.
 
-| patch | why there is no hook | may go when |
-|---|---|---|
-| `silence_ascend_registration` | vllm-ascend's platform plugin activates unconditionally, and vLLM refuses two active platforms | vllm-ascend's function can answer None |
-| `wrap_cpu_gemm_dispatch` | vLLM's CPU linear layers choose their kernel in one function that takes no plugin | vLLM offers a registry of unquantised CPU linear kernels |
+- `silence_ascend_registration`. Why: vllm-ascend's platform plugin activates unconditionally, and
+  vLLM refuses two active platforms. May go when vllm-ascend's function can answer None.
+- `wrap_cpu_gemm_dispatch`. Why: vLLM's CPU linear layers choose their kernel in one function that
+  takes no plugin. May go when vLLM offers a registry of unquantised CPU linear kernels.
+- `skip_lora_on_base_rows`. Why: vLLM's CPU LoRA operations give rows of the base model the last
+  adapter. May go when vllm-project/vllm#48421 is in all supported versions.
+- `replace_block_copy`. Why: vLLM copies KV blocks by index tensors, which takes 2 to 4 ms for one
+  block on a CPU. May go when its CPU worker copies row by row.
 
 Each is idempotent, probes for what it replaces, and has a test that fails once it can go.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -88,3 +93,60 @@ def wrap_cpu_gemm_dispatch(bind: Callable[[Any], bool]) -> None:
 
     setattr(dispatch_cpu_unquantized_gemm, _WRAPPED, upstream)
     utils.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm
+
+
+_LORA_MODULES = (
+    "vllm.lora.ops.torch_ops.lora_ops",
+    "vllm.lora.ops.torch_ops",
+    "vllm.lora.punica_wrapper.punica_cpu",
+)
+_LORA_OPS = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
+
+
+def skip_lora_on_base_rows() -> None:
+    """Keep adapters off the rows of the base model where both share a batch (CPU).
+
+    vLLM's torch operations index the stacked adapters with -1 for a row without an adapter, which
+    is the last adapter: a base request then gets another user's fine-tuning. The other prefill
+    operations (``sgmv_*``) call these.
+
+    Raises:
+        PatchError: this vLLM has no such operations.
+    """
+    modules = [importlib.import_module(name) for name in _LORA_MODULES]
+    for name in _LORA_OPS:
+        upstream = getattr(modules[0], name, None)
+        if upstream is None:
+            raise PatchError(f"{_LORA_MODULES[0]}.{name} is missing in this vLLM")
+        if hasattr(upstream, _WRAPPED):
+            continue
+        for module in modules:
+            setattr(module, name, _without_base_rows(upstream))
+
+
+def _without_base_rows(upstream: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(upstream)
+    def operation(
+        inputs: Any, weights: Any, output: Any, indices: Any, *args: Any, **kw: Any
+    ) -> None:
+        # No branch on the data: with torch.compile it would break the graph.
+        inputs = inputs.masked_fill((indices < 0).unsqueeze(1), 0)
+        upstream(inputs, weights, output, indices.clamp(min=0), *args, **kw)
+
+    setattr(operation, _WRAPPED, upstream)
+    return operation
+
+
+def replace_block_copy(copy: Callable[..., None]) -> None:
+    """Carry the block copies of a step out with ``copy(kv_caches, num_blocks, copies)``.
+
+    Raises:
+        PatchError: this vLLM's model runner has no such step.
+    """
+    runner = importlib.import_module("vllm.v1.worker.gpu_model_runner")
+    if not hasattr(runner, "copy_kv_cache_blocks_inplace"):
+        raise PatchError(
+            "vllm.v1.worker.gpu_model_runner.copy_kv_cache_blocks_inplace is missing in this vLLM; "
+            'set {"xyserve": {"prefix": {"token_level": false}}} to run without block copies'
+        )
+    runner.copy_kv_cache_blocks_inplace = copy

@@ -17,13 +17,18 @@ class SmoothGemmLinear:
     Args:
         path: the kernel to multiply with.
         weight_shape: ``(N, K)`` of the layer, for messages.
+
+    Attributes:
+        num_calls: calls so far; compiled code does not count, since a counter would break the
+            graph or become a guard that changes at every step.
     """
 
-    __slots__ = ("path", "weight_shape")
+    __slots__ = ("num_calls", "path", "weight_shape")
 
     def __init__(self, path: LinearPath, weight_shape: tuple[int, int]) -> None:
         self.path = path
         self.weight_shape = weight_shape
+        self.num_calls = 0
 
     def __call__(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
@@ -38,4 +43,6 @@ class SmoothGemmLinear:
         Returns:
             ``[..., N]``, dtype of ``x``.
         """
+        if not torch.compiler.is_compiling():
+            self.num_calls += 1
         return reference_linear(x, weight, bias)

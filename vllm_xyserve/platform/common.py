@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_xyserve import __version__, config, parts
 from vllm_xyserve.log import get_logger
-from vllm_xyserve.platform import select, summary
+from vllm_xyserve.platform import factory, notes, select, summary
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -52,27 +52,49 @@ class XyPlatformMixin(Base):
         """Set our parts into the config; runs in the front end and again in the engine core.
 
         Raises:
-            ConfigError: an option below the key ``xyserve`` is wrong.
+            ConfigError: an option below the key ``xyserve`` is wrong. vLLM's own commands end
+                with its message instead, since pydantic would bury it in 50 lines of traceback.
         """
-        options = config.from_additional_config(vllm_config.additional_config)
-        cls.check_environment()
-        choices = {part: parts.resolve(part, options, cls.family) for part in parts.PARTS}
+        try:
+            options = config.from_additional_config(vllm_config.additional_config)
+            cls.check_environment()
+            choices = {part: parts.resolve(part, options, cls.family) for part in parts.PARTS}
+        except config.ConfigError as error:
+            factory.end_command(str(error), error)
+            raise
         before = vllm_config.scheduler_config.scheduler_cls
         super().check_and_update_config(vllm_config)
         scheduler = cls._set_scheduler(vllm_config, options, before)
-        cls._set_worker(vllm_config)
-        if cls._set_fingerprint(vllm_config, options, choices):
-            logger.info(
-                "%s", summary.start_up_line(cls.family, vllm_config, scheduler, options, choices)
-            )
+        cls._set_worker(vllm_config, choices)
+        if cls._set_fingerprint(vllm_config, choices):
+            for note in notes.take():
+                logger.info("xyserve: %s", note)
+            cls._announce(vllm_config, scheduler, choices)
+
+    @classmethod
+    def _announce(
+        cls,
+        vllm_config: VllmConfig,
+        scheduler: parts.PartChoice,
+        choices: dict[parts.Part, parts.PartChoice],
+    ) -> None:
+        """Log the start-up line, or leave it to our scheduler, which knows the prefix unit."""
+        line = summary.start_up_line(cls.family, vllm_config, scheduler, choices)
+        additional = vllm_config.additional_config
+        if scheduler.path == "native" and isinstance(additional, dict):
+            additional[config.START_UP_KEY] = line
+        else:
+            logger.info("%s prefix_unit=one KV block (vLLM's own)", line)
 
     @classmethod
     def check_environment(cls) -> None:
         """Raise `ConfigError` for one of our variables that cannot be obeyed on this machine."""
 
     @classmethod
-    def _set_worker(cls, vllm_config: VllmConfig) -> None:
-        """Put our worker class in, where the family has one."""
+    def _set_worker(
+        cls, vllm_config: VllmConfig, choices: dict[parts.Part, parts.PartChoice]
+    ) -> None:
+        """Put our worker class in, where the family has one; enter it if a part is lost so."""
 
     @classmethod
     def _set_scheduler(
@@ -103,7 +125,6 @@ class XyPlatformMixin(Base):
     def _set_fingerprint(
         cls,
         vllm_config: VllmConfig,
-        options: config.XyConfig,
         choices: dict[parts.Part, parts.PartChoice],
     ) -> bool:
         """Enter what shapes compiled code into vLLM's cache key; True the first time."""

@@ -62,15 +62,16 @@ class XyCpuMixin(XyPlatformMixin):
             raise config.ConfigError(f"{status.reason}; {status.mend}")
 
     @classmethod
-    def _set_worker(cls, vllm_config: VllmConfig) -> None:
+    def _set_worker(
+        cls, vllm_config: VllmConfig, choices: dict[parts.Part, parts.PartChoice]
+    ) -> None:
         parallel_config = vllm_config.parallel_config
         if parallel_config.worker_cls == UPSTREAM_WORKER:
             parallel_config.worker_cls = WORKER
         elif parallel_config.worker_cls != WORKER:
-            logger.warning(
-                "xyserve: --worker-cls %s is kept, so the xyserve linear layers are off",
-                parallel_config.worker_cls,
-            )
+            kept = f"--worker-cls {parallel_config.worker_cls}"
+            logger.warning("xyserve: %s is kept, so the xyserve linear layers are off", kept)
+            choices["linear"] = parts.PartChoice("upstream", kept)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The CUDA family: on vLLM's CUDA platform. Attention and linear layers are the parent's for now."""
+"""The CUDA family: on vLLM's CUDA platform. Attention and linear are the parent's for now."""
 
 from __future__ import annotations
 

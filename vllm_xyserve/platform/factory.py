@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from vllm_xyserve.log import get_logger
-from vllm_xyserve.platform import select
+from vllm_xyserve.platform import notes, rivals, select
 
 if TYPE_CHECKING:
     from vllm.platforms.interface import Platform
@@ -37,7 +37,7 @@ def make_platform() -> Platform:
         family, reason = select.detect_family()
     except select.ChoiceError as error:
         fail(str(error))
-    _warn_of_rivals()
+    _note_ascend()
     try:
         platform = platform_class(family)()
     except Exception as error:
@@ -53,18 +53,47 @@ def make_platform() -> Platform:
 
 def fail(message: str, cause: Exception | None = None) -> NoReturn:
     """End vLLM's own commands with status 1 and the message; raise `PlatformError` elsewhere."""
+    end_command(message, cause)
+    raise PlatformError(message) from cause
+
+
+def end_command(message: str, cause: Exception | None = None) -> None:
+    """End vLLM's own commands with status 1 and the message; do nothing elsewhere."""
     if select.is_vllm_cli(sys.argv):
         logger.debug("cause", exc_info=cause)
         print(f"vllm: error: {message}", file=sys.stderr, flush=True)
         raise SystemExit(1)
-    raise PlatformError(message) from cause
 
 
-def _warn_of_rivals() -> None:
+def refuse_rivals(choice: select.Choice) -> None:
+    """End vLLM's own commands if another platform plugin activates as well.
+
+    Elsewhere it is an error in the log: vLLM swallows what a plugin's function raises, and then
+    reports the two by name, but not what to set.
+    """
+    if not (found := rivals.active()):
+        return
+    message = (
+        f"xyserve was chosen ({choice.source}), and another platform plugin is active, too: "
+        f"{rivals.describe(found)}. {how_to_be_alone()}"
+    )
+    end_command(message)
+    logger.error("%s", message)
+
+
+def how_to_be_alone() -> str:
+    """What a message tells the user to do about another platform plugin."""
+    return (
+        f"Set VLLM_PLUGINS={select.NAME},{select.GUARD_NAME} (add the general plugins that you "
+        f"need), or uninstall the other platform plugin; for that platform leave xyserve out"
+    )
+
+
+def _note_ascend() -> None:
     from vllm_xyserve.compat import patches
 
     if patches.ascend_is_silenced():
-        logger.info(
-            "xyserve: vllm-ascend's own platform plugin is installed and stays inactive; "
-            "xyserve takes its place (its general plugins still load)"
+        notes.add(
+            "vllm-ascend's own platform plugin is installed and stays inactive, since xyserve "
+            "takes its place (its general plugins still load)"
         )

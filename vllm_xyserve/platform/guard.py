@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from vllm_xyserve.log import get_logger
-from vllm_xyserve.platform import factory, select
+from vllm_xyserve.platform import factory, notes, rivals, select
 
 if TYPE_CHECKING:
     from vllm.platforms.interface import Platform
-
-logger = get_logger("guard")
 
 
 def ensure_active() -> None:
@@ -35,26 +32,25 @@ def ensure_active() -> None:
 
     if is_xyserve(current_platform):
         return
+    active = type(current_platform)
+    why = _why_missed(active)
+    missed = (
+        f"xyserve was chosen ({choice.source}), but vLLM runs on {active.__module__}."
+        f"{active.__qualname__} ({why})"
+    )
     try:
         family, _ = select.detect_family()
         ours = factory.platform_class(family)
     except Exception as error:
-        factory.fail(f"xyserve was chosen ({choice.source}) but cannot run here: {error}", error)
-    if type(current_platform) in ours.__bases__:
-        current_platform.__class__ = ours
-        logger.info(
-            "xyserve: took over %s's place after vLLM had chosen it (%s)",
-            ours.__bases__[-1].__name__,
-            _why_missed(),
+        factory.fail(
+            f"{missed}, and the xyserve platform does not load: {type(error).__name__}: {error}. "
+            f"{_mend()}",
+            error,
         )
-        return
-    active = type(current_platform)
-    factory.fail(
-        f"xyserve was chosen ({choice.source}), but vLLM runs on {active.__module__}."
-        f"{active.__qualname__} ({_why_missed()}). Set VLLM_PLUGINS={select.NAME},"
-        f"{select.GUARD_NAME} (add the general plugins that you need), or uninstall the other "
-        f"platform plugin; for that platform leave xyserve out"
-    )
+    if active not in ours.__bases__:
+        factory.fail(f"{missed}. {_mend()}")
+    current_platform.__class__ = ours
+    notes.add(f"took over {active.__name__}'s place after vLLM had chosen it ({why})")
 
 
 def is_xyserve(platform: Platform) -> bool:
@@ -64,10 +60,26 @@ def is_xyserve(platform: Platform) -> bool:
     return isinstance(platform, XyPlatformMixin)
 
 
-def _why_missed() -> str:
-    if os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
-        return "VLLM_TARGET_DEVICE=cpu makes vLLM skip every platform plugin"
+def _why_missed(active: type) -> str:
+    if select.targets_cpu():
+        return f"{select.ENV_TARGET}=cpu makes vLLM skip every platform plugin"
     plugins = os.environ.get("VLLM_PLUGINS")
     if plugins is not None and select.NAME not in plugins.split(","):
         return f"VLLM_PLUGINS={plugins!r} does not name {select.NAME}"
-    return "another platform plugin was activated in its place"
+    others = rivals.others()
+    if active.__module__.startswith("vllm."):  # then only one of our own name can have mattered
+        others = [other for other in others if other.name == select.NAME]
+    if others:
+        return f"in our place vLLM called {rivals.describe(others)}"
+    return "xyserve was chosen after vLLM had chosen its platform"
+
+
+def _mend() -> str:
+    if select.targets_cpu():
+        return (
+            f"Unset {select.ENV_TARGET}, or set {select.ENV_DEVICE}=cpu; for vLLM's own platform "
+            "leave xyserve out"
+        )
+    if any(other.name == select.NAME for other in rivals.others()):
+        return "Uninstall it, as both have one name; for that platform leave xyserve out"
+    return factory.how_to_be_alone()

@@ -7,8 +7,10 @@ environment and a ``--config`` file itself.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,14 +26,22 @@ GUARD_NAME = "xyserve_guard"
 FLAG = "--platform"
 ENV_PLATFORM = "XYSERVE_PLATFORM"
 ENV_DEVICE = "XYSERVE_DEVICE"
+ENV_TARGET = "VLLM_TARGET_DEVICE"  # vLLM's; "cpu" makes it skip all platform plugins
 
 Family = Literal["cpu", "cuda", "npu"]
 FAMILIES: tuple[Family, ...] = ("cpu", "cuda", "npu")
 
 _ON = frozenset({"1", "true", NAME})
 _OFF = frozenset({"", "0", "false"})
-# Benchmarks whose parser vLLM does not offer to the platform, so it cannot learn our flag.
-_BENCH_WITHOUT_HOOK = frozenset({"latency", "startup", "mm-processor", "preload"})
+# Commands whose parser vLLM does not offer to the platform, so it cannot learn our flag.
+_WITHOUT_HOOK = (
+    ("bench", "latency"),
+    ("bench", "startup"),
+    ("bench", "mm-processor"),
+    ("preload",),
+)
+# Python's own options before `-m` that take no value; they may share one dash with it (`-um`).
+_DASH_M = re.compile(r"-[bBdEiIOPqRsSuvx]*m(.*)", re.DOTALL)
 
 
 class ChoiceError(ValueError):
@@ -102,10 +112,20 @@ def is_vllm_cli(argv: Sequence[str]) -> bool:
     if not argv:
         return False
     if argv[0] == "-m":  # `python -m vllm...` while runpy still imports the parent packages
-        module = sys.orig_argv[sys.orig_argv.index("-m") + 1 :][:1]
-        return module == ["vllm"] or module[0].startswith("vllm.") if module else False
+        return _module_name(sys.orig_argv).split(".")[0] == "vllm"
     path = Path(argv[0])
-    return path.stem == "vllm" or "vllm" in path.parts[:-1] and "entrypoints" in path.parts
+    return path.stem == "vllm" or ("vllm", "entrypoints") in itertools.pairwise(path.parts)
+
+
+def _module_name(orig_argv: Sequence[str]) -> str:
+    """The MODULE of ``python [options] -m MODULE``; "" if there is none."""
+    args = iter(orig_argv[1:])
+    for arg in args:
+        if arg in ("-W", "-X", "--check-hash-based-pycs"):
+            next(args, None)
+        elif found := _DASH_M.fullmatch(arg):
+            return found[1] or next(args, "")
+    return ""
 
 
 def reject_unknown_platform(argv: Sequence[str] | None = None) -> None:
@@ -134,12 +154,12 @@ def commit(choice: Choice) -> None:
     """Hand a choice made on the command line on to child processes, and to vLLM's parsers.
 
     The variable reaches children that do not keep ``sys.argv`` (Ray actors aside, which need it
-    set on their nodes). Benchmarks whose parser cannot learn the flag get it taken away.
+    set on their nodes). Commands whose parser cannot learn the flag get it taken away.
     """
     assert choice.chosen
     os.environ[ENV_PLATFORM] = "1"
     argv = sys.argv
-    if is_vllm_cli(argv) and argv[1:2] == ["bench"] and set(argv[2:3]) & _BENCH_WITHOUT_HOOK:
+    if is_vllm_cli(argv) and any(tuple(argv[1 : 1 + len(c)]) == c for c in _WITHOUT_HOOK):
         argv[:] = without_flag(argv)
 
 
@@ -158,10 +178,20 @@ def without_flag(argv: Sequence[str]) -> list[str]:
 
 
 def filtered_out(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether ``VLLM_PLUGINS`` keeps vLLM from loading any of our plugins."""
+    """Whether ``VLLM_PLUGINS`` keeps vLLM from loading any plugin of ours that could act.
+
+    With the CPU named as target vLLM skips platform plugins, which leaves the guard alone to act.
+    """
     environ = os.environ if environ is None else environ
     allowed = environ.get("VLLM_PLUGINS")
-    return allowed is not None and not {NAME, GUARD_NAME} & set(allowed.split(","))
+    able = {GUARD_NAME} if targets_cpu(environ) else {NAME, GUARD_NAME}
+    return allowed is not None and not able & set(allowed.split(","))
+
+
+def targets_cpu(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether ``VLLM_TARGET_DEVICE`` is ``cpu``, in any case, as vLLM reads it."""
+    environ = os.environ if environ is None else environ
+    return environ.get(ENV_TARGET, "").lower() == "cpu"
 
 
 def report_filtered_out() -> None:
@@ -212,6 +242,8 @@ def detect_family(
         raise ChoiceError(
             f"{ENV_DEVICE} must be one of {', '.join(FAMILIES)} or empty (detect); it is {asked!r}"
         )
+    if targets_cpu(environ):  # which vLLM obeys before it looks for any device
+        return "cpu", f"{ENV_TARGET}=cpu"
     if has_npu():
         return "npu", "vllm-ascend, torch_npu and an Ascend device were found"
     if builtin_plugins is None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vllm_xyserve import parts
-from vllm_xyserve.config import XyConfig
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -26,19 +25,19 @@ def start_up_line(
     family: str,
     vllm_config: VllmConfig,
     scheduler: parts.PartChoice,
-    options: XyConfig,
     choices: Mapping[parts.Part, parts.PartChoice],
 ) -> str:
-    """``xyserve: family=... isa=... scheduler=... attention=... linear=... prefix_unit=...``.
+    """``xyserve: family=... isa=... scheduler=... attention=... linear=...``.
 
     Worker processes report layers that fall back one by one; this line has what holds for all.
+    Where the xyserve scheduler runs, the engine core completes it with the prefix unit, which
+    depends on the KV cache, and logs it.
     """
     fields = {
         "family": family,
         "isa": _isa(family),
         "scheduler": _scheduler(vllm_config, scheduler),
         **{part: str(choice) for part, choice in choices.items()},
-        "prefix_unit": _prefix_unit(vllm_config),
     }
     return "xyserve: " + " ".join(f"{name}={value}" for name, value in fields.items())
 
@@ -56,10 +55,3 @@ def _scheduler(vllm_config: VllmConfig, choice: parts.PartChoice) -> str:
     if choice.path == "upstream":
         return str(choice)
     return "async" if vllm_config.scheduler_config.async_scheduling else "sync"
-
-
-def _prefix_unit(vllm_config: VllmConfig) -> str:
-    cache_config = vllm_config.cache_config
-    if not cache_config.enable_prefix_caching:
-        return "off (prefix caching is off)"
-    return f"{cache_config.block_size} tokens (one KV block)"

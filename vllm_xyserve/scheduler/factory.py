@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from vllm_xyserve.config import SCHEDULER_BASE_KEY
+from vllm_xyserve.config import SCHEDULER_BASE_KEY, START_UP_KEY
 from vllm_xyserve.log import get_logger
 from vllm_xyserve.scheduler.mixin import XySchedulerMixin
 
@@ -22,12 +22,16 @@ def make_scheduler(*, vllm_config: VllmConfig, **kwargs: Any) -> SchedulerInterf
     The class is looked up now, not at import: vllm-ascend replaces vLLM's own at run time.
     """
     cls = scheduler_class(_base_class(vllm_config))
-    scheduler: SchedulerInterface = cls(vllm_config=vllm_config, **kwargs)
+    scheduler: Any = cls(vllm_config=vllm_config, **kwargs)
+    if (start_up := _additional(vllm_config, START_UP_KEY)) is not None:
+        unit = scheduler.xy_prefix_unit()
+        logger.info("%s prefix_unit=%s", start_up, unit)
     base = cls.__bases__[-1]
     logger.info(
         "xyserve: engine core runs %s on %s.%s", cls.__name__, base.__module__, base.__qualname__
     )
-    return scheduler
+    made: SchedulerInterface = scheduler
+    return made
 
 
 @functools.cache
@@ -42,8 +46,7 @@ def scheduler_class(base: type) -> type:
 
 
 def _base_class(vllm_config: VllmConfig) -> type:
-    additional = vllm_config.additional_config
-    path = additional.get(SCHEDULER_BASE_KEY) if isinstance(additional, dict) else None
+    path = _additional(vllm_config, SCHEDULER_BASE_KEY)
     if path is not None:
         from vllm.utils.import_utils import resolve_obj_by_qualname
 
@@ -56,3 +59,8 @@ def _base_class(vllm_config: VllmConfig) -> type:
     from vllm.v1.core.sched import scheduler
 
     return scheduler.Scheduler
+
+
+def _additional(vllm_config: VllmConfig, key: str) -> Any:
+    additional = vllm_config.additional_config
+    return additional.get(key) if isinstance(additional, dict) else None

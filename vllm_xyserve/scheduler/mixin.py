@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vllm_xyserve import config
+from vllm_xyserve.scheduler import token_level
+
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.core.sched.scheduler import Scheduler as Base
+    from vllm.v1.request import Request
 else:
     Base = object
 
@@ -24,14 +28,24 @@ class StepCounts:
 
 
 class XySchedulerMixin(Base):
-    """Sits in front of vLLM's ``Scheduler`` or ``AsyncScheduler``; changes no decision yet.
+    """Sits in front of vLLM's ``Scheduler`` or ``AsyncScheduler``.
 
-    It composes each step through the base class and counts what the step holds, token by token.
+    It composes each step through the base class, counts what the step holds, and makes prefix
+    hits end at the last common token instead of the last common block.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.xy_counts = StepCounts()
+        options = config.from_additional_config(self.vllm_config.additional_config).prefix
+        self.xy_prefix_off = token_level.switch_on(self, options)
+        """Why token-level hits are off; empty where they are on."""
+
+    def xy_prefix_unit(self) -> str:
+        """How finely prefixes match here, and why not by the token where they do not."""
+        if not self.xy_prefix_off:
+            return "1 token"
+        return f"{self.block_size} tokens ({'; '.join(self.xy_prefix_off)})"
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         """Compose a step; arguments are those of the base class, which differ by version."""
@@ -39,6 +53,16 @@ class XySchedulerMixin(Base):
         if output.total_num_scheduled_tokens:
             self._count(output)
         return output
+
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Preempt a request; what it would have computed in this step is not cached.
+
+        vLLM hashes blocks when it composes the step that fills them. A request that loses its
+        place in the same step leaves hashes of blocks that nobody computes.
+        """
+        if not self.xy_prefix_off:
+            token_level.evict_hashed_in_this_step(self, request)
+        super()._preempt_request(request, *args, **kwargs)
 
     def _count(self, output: SchedulerOutput) -> None:
         rows = output.num_scheduled_tokens

@@ -6,19 +6,24 @@ from typing import Any
 
 from vllm.v1.worker.cpu_worker import CPUWorker
 
+from vllm_xyserve.compat import patches
 from vllm_xyserve.linear import install
 from vllm_xyserve.log import get_logger
+from vllm_xyserve.worker.block_copy import copy_blocks
 from vllm_xyserve.worker.report import WorkerReport, report
 
 logger = get_logger("worker")
 
 
 class XyCPUWorker(CPUWorker):
-    """vLLM's CPU worker with our linear layers."""
+    """vLLM's CPU worker with our linear layers and block copies."""
 
     def load_model(self, **kwargs: Any) -> None:
-        """Install the linear method, load the model, and log what each layer runs."""
+        """Put our pieces in, load the model, and log what each layer runs."""
         install.install(self.vllm_config)
+        patches.replace_block_copy(copy_blocks)
+        if self.vllm_config.lora_config is not None:
+            patches.skip_lora_on_base_rows()
         super().load_model(**kwargs)
         logger.info("xyserve: worker runs %s", self.xyserve_report().one_line())
 

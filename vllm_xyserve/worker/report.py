@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from vllm_xyserve.attention.impl import MetaAttentionImpl
 from vllm_xyserve.linear.method import SmoothGemmLinear
 
 
@@ -20,6 +21,9 @@ class WorkerReport:
     """``backend/impl[path]`` of each attention layer."""
     linear: dict[str, int]
     """``SmoothGemmLinear[path]`` of each linear layer that is ours, ``upstream`` for the rest."""
+    calls: dict[str, int]
+    """Calls so far of our classes, by ``attention[path]`` and ``linear[path]``; warm-up runs of
+    attention and linear calls inside compiled code are not counted."""
 
     def one_line(self) -> str:
         """The report for a log line."""
@@ -31,12 +35,13 @@ def report(worker: Any) -> WorkerReport:
     from vllm.platforms import current_platform
 
     context = worker.vllm_config.compilation_config.static_forward_context
-    modules = worker.get_model().modules()
+    modules = list(worker.get_model().modules())
     return WorkerReport(
         platform=type(current_platform).__name__,
         worker=type(worker).__name__,
         attention=dict(Counter(_attention_names(context.values()))),
         linear=dict(Counter(_linear_names(modules))),
+        calls=_calls(context.values(), modules),
     )
 
 
@@ -57,6 +62,19 @@ def _linear_names(modules: Iterable[Any]) -> Iterable[str]:
             yield f"{type(linear).__name__}[{linear.path}]"
         elif linear is not None:
             yield "upstream"
+
+
+def _calls(layers: Iterable[Any], modules: Iterable[Any]) -> dict[str, int]:
+    calls: Counter[str] = Counter()
+    for layer in layers:
+        impl = getattr(layer, "impl", None)
+        if isinstance(impl, MetaAttentionImpl):
+            calls[f"attention[{impl.path}]"] += impl.num_calls
+    for module in modules:
+        linear = vars(module).get("cpu_linear")
+        if isinstance(linear, SmoothGemmLinear):
+            calls[f"linear[{linear.path}]"] += linear.num_calls
+    return dict(calls)
 
 
 def _counts(names: dict[str, int]) -> str:

@@ -1,0 +1,130 @@
+"""The cached children of each prefix: which blocks continue it, and with which tokens."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final
+
+from vllm_xyserve.prefix.match import common_prefix_len
+
+ROOT: Final = b""
+"""The parent of blocks that start a sequence."""
+
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What the children of a prefix have in common.
+
+    Attributes:
+        parent: hash of the block before them, which chains over all tokens and identities of the
+            path, or `ROOT`.
+        identity: what else their keys and values depend on (adapter, cache salt).
+    """
+
+    parent: bytes
+    identity: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A cached block, or the filled part of one.
+
+    Attributes:
+        block_id: of the block pool.
+        tokens: those whose keys and values the block holds, from its start.
+        proof: what the block pool must still say about the block for the entry to hold.
+    """
+
+    block_id: int
+    tokens: Tokens
+    proof: Hashable
+
+
+class ChildIndex:
+    """Cached children by family, sorted by tokens, so that the best one is found by bisection.
+
+    Holds at most one entry per block, so it is bounded by the pool. Knows nothing of validity:
+    `match` asks for it, and never changes the index.
+    """
+
+    def __init__(self) -> None:
+        # Sort key and entry lie side by side; the block id makes every key unique.
+        self._keys: dict[Family, list[tuple[Tokens, int]]] = {}
+        self._by_block: dict[int, tuple[Family, Entry]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_block)
+
+    def __contains__(self, block_id: int) -> bool:
+        return block_id in self._by_block
+
+    def add(self, family: Family, entry: Entry) -> None:
+        """Enter a block, in place of what the index held of the same block.
+
+        Raises:
+            ValueError: the entry has no tokens.
+        """
+        if not entry.tokens:
+            raise ValueError(f"an entry needs at least one token; {entry=} has none")
+        self.drop(entry.block_id)
+        insort(self._keys.setdefault(family, []), (entry.tokens, entry.block_id))
+        self._by_block[entry.block_id] = (family, entry)
+
+    def drop(self, block_id: int) -> None:
+        """Forget a block; nothing happens if the index does not hold it."""
+        found = self._by_block.pop(block_id, None)
+        if found is None:
+            return
+        family, entry = found
+        keys = self._keys[family]
+        del keys[bisect_left(keys, (entry.tokens, block_id))]
+        if not keys:
+            del self._keys[family]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._keys.clear()
+        self._by_block.clear()
+
+    def match(
+        self, family: Family, query: Tokens, valid: Callable[[Entry], bool]
+    ) -> tuple[Entry | None, int]:
+        """The valid child with the longest common prefix with ``query``, and its length.
+
+        In sorted order that prefix only shrinks with the distance from the query's own place, on
+        either side, so the search ends at the first valid neighbour that is no longer better.
+        """
+        keys = self._keys.get(family)
+        if not keys:
+            return None, 0
+        place = bisect_left(keys, (query, -1))
+        best, best_len = None, 0
+        for positions in (range(place, len(keys)), range(place - 1, -1, -1)):
+            for position in positions:
+                tokens, block_id = keys[position]
+                length = common_prefix_len(tokens, query)
+                if length <= best_len:
+                    break
+                entry = self._by_block[block_id][1]
+                if valid(entry):
+                    best, best_len = entry, length
+                    break
+        return best, best_len
+
+    def check(self) -> None:
+        """Raise `AssertionError` if the index contradicts itself (for tests)."""
+        total = 0
+        for family, keys in self._keys.items():
+            assert keys, f"{family} has no children and is kept"
+            assert keys == sorted(keys), f"children of {family} are out of order"
+            assert len(set(keys)) == len(keys), f"a child of {family} is there twice"
+            for tokens, block_id in keys:
+                filed, entry = self._by_block[block_id]
+                assert filed == family, f"block {block_id} is filed under {filed}, not {family}"
+                assert entry.tokens == tokens, f"block {block_id} is filed under other tokens"
+            total += len(keys)
+        assert total == len(self._by_block), f"{total} children, {len(self._by_block)} blocks"
