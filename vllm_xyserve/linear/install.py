@@ -26,6 +26,22 @@ def install(vllm_config: VllmConfig) -> None:
     patches.wrap_cpu_gemm_dispatch(_Binder(choice.path))
 
 
+def repack_output_layers(model: torch.nn.Module) -> None:
+    """Give output layers a kernel for their present weight, after a reload.
+
+    vLLM packs a layer when it has loaded the layer's own weight. An output layer that is tied to
+    the input embedding has none of its own: its weight is the new one and its packed copy is old.
+    """
+    from vllm.model_executor.layers import utils
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    for module in model.modules():
+        if not isinstance(module, ParallelLMHead) or vars(module).get("cpu_linear") is None:
+            continue
+        if module.weight.numel():
+            utils.dispatch_cpu_unquantized_gemm(module, remove_weight=False)
+
+
 def reasons_against(layer: Any) -> list[str]:
     """Why a layer cannot be ours; empty if it can."""
     weight = layer.weight

@@ -27,6 +27,11 @@ class XyCPUWorker(CPUWorker):
         super().load_model(**kwargs)
         logger.info("xyserve: worker runs %s", self.xyserve_report().one_line())
 
+    def reload_weights(self, *args: Any, **kwargs: Any) -> None:
+        """Reload the weights, and pack those that vLLM forgets to pack."""
+        super().reload_weights(*args, **kwargs)
+        install.repack_output_layers(self.get_model())
+
     def xyserve_report(self) -> WorkerReport:
         """Which classes and paths this worker's layers run (reachable by ``collective_rpc``)."""
         return report(self)
