@@ -22,32 +22,43 @@ class ConfigError(ValueError):
     """An option has an unknown name, a wrong type or a value that is not allowed."""
 
 
-def _option(default: Any, help: str, **extra: Any) -> Any:  # noqa: A002 - as argparse names it
-    return field(default=default, metadata={"help": help, **extra})
-
-
 @dataclass(frozen=True, slots=True)
 class PrefixConfig:
     """Options of token-level prefix matching."""
 
-    token_level: bool = _option(True, "reuse cached tokens to the last common one, within a block")
-    min_match_tokens: int = _option(
-        1, "fewest tokens of a partly matching block that are worth its copy", least=1
+    token_level: bool = field(
+        default=True,
+        metadata={"help": "reuse cached tokens to the last common one, within a block"},
     )
-    reuse_tails: bool = _option(True, "keep the partly filled last block of finished requests")
+    min_match_tokens: int = field(
+        default=1,
+        metadata={
+            "help": "fewest tokens of a partly matching block that are worth its copy",
+            "least": 1,
+        },
+    )
+    reuse_tails: bool = field(
+        default=True,
+        metadata={"help": "keep the partly filled last block of finished requests"},
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class XyConfig:
     """Options of the plugin; every part can be taken out to compare or to find a fault."""
 
-    scheduler: bool = _option(True, "use the xyserve scheduler; false keeps vLLM's own")
-    attention: Path = _option(
-        "auto",
-        "attention path: native kernels, the plain fp32 reference, or the parent platform's "
-        "(upstream); auto takes native where it was measured to win, else upstream",
+    scheduler: bool = field(
+        default=True,
+        metadata={"help": "use the xyserve scheduler; false keeps vLLM's own"},
     )
-    linear: Path = _option("auto", "linear path: as for attention")
+    attention: Path = field(
+        default="auto",
+        metadata={
+            "help": "attention path: native kernels, the plain fp32 reference, or the parent "
+            "platform's (upstream); auto takes native where it was measured to win, else upstream"
+        },
+    )
+    linear: Path = field(default="auto", metadata={"help": "linear path: as for attention"})
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
 
 

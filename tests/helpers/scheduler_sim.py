@@ -253,7 +253,9 @@ def make_sim(
         additional_config={"xyserve": options or {}},
     )
     config.scheduler_config.async_scheduling = asynchronous
-    spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=32, dtype=torch.float32)
+    spec = FullAttentionSpec(
+        block_size=block_size, num_kv_heads=1, head_size=32, dtype=torch.float32
+    )
     kv_cache_config = KVCacheConfig(
         num_blocks=num_blocks,
         kv_cache_tensors=[],

@@ -285,8 +285,9 @@ def test_blocks_of_a_request_preempted_in_the_step_that_fills_them_are_not_cache
     """Rule: a same-step preemption evicts every block that was hashed in that step.
 
     The long prompt takes five blocks in the first step and two in each further one. In step 5 it
-    takes the pool's last two, then the other request, more urgent, needs its third block and preempts it. One of the two blocks goes
-    to that request; the other stays, hashed and never computed, for the long prompt to hit.
+    takes the pool's last two, then the other request, more urgent, needs its third block and
+    preempts it. One of the two blocks goes to that request; the other stays, hashed and never
+    computed, for the long prompt to hit.
     """
     sim = make_sim(32, 16, policy="priority", budget=160, long_prefill_token_threshold=64)
     low = sim.add("low", tokens(29, 416), priority=5)

@@ -8,7 +8,6 @@ from typing import Any
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-
 from vllm.v1.request import RequestStatus
 
 from tests.helpers.scheduler_sim import Sim, make_sim, model_folder
@@ -93,7 +92,9 @@ class Traffic:
         prompt = request.all_token_ids[: request.num_prompt_tokens]
 
         def longest(sequences: Sequence[tuple[Any, list[int]]]) -> int:
-            lengths = [common_prefix_len(t, prompt) for s, t in sequences if s == request.cache_salt]
+            lengths = [
+                common_prefix_len(t, prompt) for s, t in sequences if s == request.cache_salt
+            ]
             return min(max(lengths, default=0), len(prompt) - 1)
 
         law, whole_of_same_step = longest(known), longest(same_step) // size * size

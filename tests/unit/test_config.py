@@ -1,4 +1,4 @@
-"""Options: good ones make the config, bad ones an error that names key, allowed values, neighbour."""
+"""Options: good ones make the config, bad ones an error with key, allowed values, neighbour."""
 
 from __future__ import annotations
 

@@ -13,9 +13,7 @@ def is_queued(block: KVCacheBlock) -> bool:
     return block.prev_free_block is not None
 
 
-def insert_after(
-    queue: FreeKVCacheBlockQueue, place: KVCacheBlock, block: KVCacheBlock
-) -> None:
+def insert_after(queue: FreeKVCacheBlockQueue, place: KVCacheBlock, block: KVCacheBlock) -> None:
     """Put a block that is not in the queue behind one that is (or behind its fake head)."""
     following = place.next_free_block
     assert following is not None, f"{place} is not in the queue"

@@ -78,7 +78,7 @@ def wrap_cpu_gemm_dispatch(bind: Callable[[Any], bool]) -> None:
     Raises:
         PatchError: this vLLM has no such function.
     """
-    utils = importlib.import_module("vllm.model_executor.layers.utils")
+    utils: Any = importlib.import_module("vllm.model_executor.layers.utils")
     upstream = getattr(utils, "dispatch_cpu_unquantized_gemm", None)
     if upstream is None:
         raise PatchError(
@@ -143,7 +143,7 @@ def replace_block_copy(copy: Callable[..., None]) -> None:
     Raises:
         PatchError: this vLLM's model runner has no such step.
     """
-    runner = importlib.import_module("vllm.v1.worker.gpu_model_runner")
+    runner: Any = importlib.import_module("vllm.v1.worker.gpu_model_runner")
     if not hasattr(runner, "copy_kv_cache_blocks_inplace"):
         raise PatchError(
             "vllm.v1.worker.gpu_model_runner.copy_kv_cache_blocks_inplace is missing in this vLLM; "

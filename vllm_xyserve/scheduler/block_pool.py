@@ -1,4 +1,4 @@
-"""The block pool's part of token-level prefix matching: it feeds the index and orders free blocks."""
+"""The block pool's part of token-level prefix matching: it feeds the index, orders free blocks."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ class XyBlockPoolMixin(Base):
             self.xy.forget_all()
         return done
 
-    def xy_add_tail(self, request: Request, block_index: int, block: KVCacheBlock, length: int):
+    def xy_add_tail(
+        self, request: Request, block_index: int, block: KVCacheBlock, length: int
+    ) -> None:
         """Enter the partly filled last block of a finished request, before it is freed."""
         xy = self.xy
         start = block_index * xy.block_size

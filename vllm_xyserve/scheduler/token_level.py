@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 from vllm_xyserve.config import PrefixConfig
@@ -27,9 +26,7 @@ def switch_on(scheduler: Scheduler, options: PrefixConfig) -> list[str]:
     """
     manager = scheduler.kv_cache_manager
     kv_cache_config = scheduler.kv_cache_config
-    reasons = eligibility.reasons_against(
-        scheduler.vllm_config, kv_cache_config, manager, options
-    )
+    reasons = eligibility.reasons_against(scheduler.vllm_config, kv_cache_config, manager, options)
     if reasons:
         return reasons
     group = kv_cache_config.kv_cache_groups[0]
@@ -57,6 +54,5 @@ def evict_hashed_in_this_step(scheduler: Scheduler, request: Request) -> None:
     )
 
 
-@functools.cache
 def _mix(mixin: type, base: type) -> type:
     return type(f"Xy{base.__name__}", (mixin, base), {"__module__": __name__})
