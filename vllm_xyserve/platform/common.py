@@ -50,12 +50,14 @@ class XyPlatformMixin(Base):
         """Set our parts into the config; runs in the front end and again in the engine core.
 
         Raises:
-            ConfigError: an option below the key ``xyserve`` is wrong. vLLM's own commands end
-                with its message instead, since pydantic would bury it in 50 lines of traceback.
+            ConfigError: an option below the key ``xyserve`` is wrong, or something that the
+                family cannot do was asked for. vLLM's own commands end with its message instead,
+                since pydantic would bury it in 50 lines of traceback.
         """
         try:
             options = config.from_additional_config(vllm_config.additional_config)
             cls.check_environment()
+            cls.check_kv_cache_dtype(vllm_config)
             choices = {part: parts.resolve(part, options, cls.family) for part in parts.PARTS}
         except config.ConfigError as error:
             factory.end_command(str(error), error)
@@ -89,6 +91,10 @@ class XyPlatformMixin(Base):
     @classmethod
     def check_environment(cls) -> None:
         """Raise `ConfigError` for one of our variables that cannot be obeyed on this machine."""
+
+    @classmethod
+    def check_kv_cache_dtype(cls, vllm_config: VllmConfig) -> None:
+        """Raise `ConfigError` for a KV cache type that the parent platform takes and gets wrong."""
 
     @classmethod
     def _set_worker(

@@ -62,6 +62,26 @@ class XyCpuMixin(XyPlatformMixin):
             raise config.ConfigError(f"{status.reason}; {status.mend}")
 
     @classmethod
+    def check_kv_cache_dtype(cls, vllm_config: VllmConfig) -> None:
+        """Refuse a ``--kv-cache-dtype`` that vLLM's CPU attention cannot store.
+
+        vLLM does not check it on a CPU and answers nonsense (0.32: nvfp4, and float16 with a
+        float32 model).
+        """
+        model_config, asked = vllm_config.model_config, vllm_config.cache_config.cache_dtype
+        if model_config is None or model_config.use_mla:
+            return
+        from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+        own = str(model_config.dtype).removeprefix("torch.")
+        allowed = [*CPUAttentionBackend.supported_kv_cache_dtypes, own]
+        if asked not in allowed:
+            raise config.ConfigError(
+                f"--kv-cache-dtype must be one of {', '.join(allowed)} for this {own} model on the "
+                f"cpu family; it is {asked!r}"
+            )
+
+    @classmethod
     def _set_worker(
         cls, vllm_config: VllmConfig, choices: dict[parts.Part, parts.PartChoice]
     ) -> None:
