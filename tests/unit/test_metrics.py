@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import logging
 import os
 import subprocess
 import sys
@@ -13,17 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.mmap_dict import MmapedDict
-from prometheus_client.parser import text_string_to_metric_families
 
+from tests.helpers.figures import (
+    NUM,
+    expected,
+    make_file,
+    no_space,
+    registry_of,
+    scrape,
+    xyserve_samples,
+)
 from vllm_xyserve import metrics
-from vllm_xyserve.scheduler import reporting
 from vllm_xyserve.scheduler.prefix_state import PrefixCounters
-from vllm_xyserve.scheduler.reporting import PrefixReport
 
 ROOT = Path(__file__).parents[2]
-NUM = len(metrics.PREFIX_FIGURES)
 NAMES = {f"{figure.name}_total" for figure in metrics.PREFIX_FIGURES}
 
 
@@ -43,41 +47,11 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[list[logging.LogRecord]]:
-    """Warnings of the channel; vLLM's loggers do not propagate to pytest's handler."""
-    logger = logging.getLogger("vllm.xyserve.metrics")
-    logger.addHandler(caplog.handler)
-    yield caplog.records
-    logger.removeHandler(caplog.handler)
-
-
-def make_file(folder: Path, engine: int = 0) -> metrics.FigureFile:
-    return metrics.FigureFile(folder, engine, metrics.PREFIX_FIGURES)
-
-
-def scrape(registry: CollectorRegistry) -> dict[tuple[str, str, str], float]:
-    """``(name, engine, kind)`` of each sample, and its value."""
-    families = list(text_string_to_metric_families(generate_latest(registry).decode()))
-    for family in families:
-        assert family.type == "counter"
-        assert len(family.documentation) > 10
-    samples = [sample for family in families for sample in family.samples]
-    found = {(s.name, s.labels["engine"], s.labels.get("kind", "")): s.value for s in samples}
-    assert len(found) == len(samples)
-    return found
-
-
-def registry_of(folder: Path) -> CollectorRegistry:
-    registry = CollectorRegistry(auto_describe=True)
-    registry.register(metrics.FigureCollector(folder))
-    return registry
-
-
-def expected(engine: int, values: list[float]) -> dict[tuple[str, str, str], float]:
-    return {
-        (f"{f.name}_total", str(engine), f.labels.get("kind", "")): value
-        for f, value in zip(metrics.PREFIX_FIGURES, values, strict=True)
-    }
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the channel warns of."""
+    warned: list[str] = []
+    monkeypatch.setattr(metrics.logger, "warning", lambda text, *args: warned.append(text % args))
+    return warned
 
 
 def test_every_counter_is_a_figure() -> None:
@@ -134,7 +108,7 @@ def test_a_restarted_engine_counts_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 11, 100, 1000, -8, -1])
 def test_a_short_file_is_skipped_and_reported_once(
-    tmp_path: Path, length: int, warnings: list[logging.LogRecord]
+    tmp_path: Path, length: int, warnings: list[str]
 ) -> None:
     make_file(tmp_path, 1).write([3.0] * NUM)
     torn = make_file(tmp_path, 2)
@@ -143,11 +117,12 @@ def test_a_short_file_is_skipped_and_reported_once(
     for _ in range(3):
         assert scrape(registry) == expected(1, [3.0] * NUM)
     assert len(warnings) == 1
-    assert torn.path.name in warnings[0].getMessage()
+    assert torn.path.name in warnings[0]
 
 
 @pytest.mark.parametrize(
-    "content", [b"\xff" * 4096, b"\x40\0\0\0" + bytes(4092), b"\x28\0\0\0    \x04\0\0\0null        "]
+    "content",
+    [b"\xff" * 4096, b"\x40\0\0\0" + bytes(4092), b"\x28\0\0\0    \x04\0\0\0null        "],
 )
 def test_nonsense_is_skipped(tmp_path: Path, content: bytes) -> None:
     make_file(tmp_path, 1).write([3.0] * NUM)
@@ -165,16 +140,12 @@ def test_without_a_channel_there_is_no_file() -> None:
 
 @pytest.mark.parametrize("variable", [metrics.ENV_DIR, metrics.ENV_MULTIPROC_DIR])
 def test_a_folder_that_is_gone_stops_nothing(
-    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: list[logging.LogRecord]
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: list[str]
 ) -> None:
     monkeypatch.setenv(variable, str(tmp_path / "gone"))
     assert metrics.open_file(3, metrics.PREFIX_FIGURES) is None
     assert len(warnings) == 1
-    assert "engine 3" in warnings[0].getMessage()
-
-
-def no_space(*args: Any) -> int:
-    raise OSError(28, "No space left on device")
+    assert "engine 3" in warnings[0]
 
 
 def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,99 +154,6 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(metrics.os, "pwrite", no_space)
     assert metrics.open_file(0, metrics.PREFIX_FIGURES) is None
     assert set(tmp_path.iterdir()) == before
-
-
-def test_a_disk_that_fills_up_ends_the_figures_with_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: list[logging.LogRecord]
-) -> None:
-    counters = PrefixCounters()
-    report = PrefixReport(counters, make_file(tmp_path))
-    counters.num_lookups = 1
-    report.publish()
-    monkeypatch.setattr(metrics.os, "pwrite", no_space)
-    for _ in range(3):
-        counters.num_lookups += 1
-        report.publish()
-    assert len(warnings) == 1
-    report.stop()
-    assert scrape(registry_of(tmp_path))["xyserve_prefix_lookups_total", "0", ""] == 1
-
-
-def test_counters_are_published_under_their_names(tmp_path: Path) -> None:
-    counters = PrefixCounters()
-    report = PrefixReport(counters, make_file(tmp_path, 4))
-    for value, field in enumerate(dataclasses.fields(counters)):
-        setattr(counters, field.name, value + 1)
-    report.publish()
-    report.stop()
-    values = [float(getattr(counters, figure.counter)) for figure in metrics.PREFIX_FIGURES]
-    assert sorted(values) == [float(i + 1) for i in range(NUM)]
-    assert scrape(registry_of(tmp_path)) == expected(4, values)
-
-
-def test_unchanged_counters_are_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counters = PrefixCounters()
-    report = PrefixReport(counters, make_file(tmp_path))
-    counters.num_copies = 1
-    report.publish()
-    monkeypatch.setattr(metrics.os, "pwrite", no_space)
-    report.publish()
-    assert report._file is not None
-
-
-# The log line ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the report logs."""
-    logged: list[str] = []
-    monkeypatch.setattr(reporting.logger, "info", logged.append)
-    return logged
-
-
-def test_the_log_line(lines: list[str]) -> None:
-    counters = PrefixCounters(
-        num_prompt_tokens=5678, block_hit_tokens=1000, sub_block_hit_tokens=234, num_copies=12
-    )
-    report = PrefixReport(counters, None)
-    report.log()
-    assert lines == [
-        "xyserve: prefix hits 1,234 of 5,678 prompt tokens (21.7 %): 1,000 by blocks, 234 within "
-        "blocks; 12 copies, 0 refused"
-    ]
-    report.log()
-    assert len(lines) == 1
-    counters.num_refused = 1
-    report.log()
-    assert lines[1].endswith("12 copies, 1 refused")
-
-
-def test_nothing_is_logged_before_the_first_prompt(lines: list[str]) -> None:
-    report = PrefixReport(PrefixCounters(num_lookups=3), None)
-    report.log()
-    report.stop()
-    assert lines == []
-
-
-def test_the_line_comes_by_itself_and_at_the_end(
-    lines: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reporting, "LOG_INTERVAL_S", 0.01)
-    counters = PrefixCounters(num_prompt_tokens=1)
-    report = PrefixReport(counters, None)
-    report.start()
-    while not lines:  # the test's time limit ends this
-        pass
-    report.stop()
-    assert report._thread is not None
-    assert not report._thread.is_alive()
-    assert len(lines) == 1
-    counters.num_prompt_tokens = 2
-    report.stop()
-    assert len(lines) == 1
 
 
 # The channel -------------------------------------------------------------------------------------
@@ -300,30 +178,66 @@ def test_a_second_engine_shares_the_channel() -> None:
     assert len(registry._collector_to_names) == 1
 
 
-def test_vllm_reads_the_folder_of_several_api_servers(
+def test_several_api_servers_have_a_folder_already(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With vLLM's own registry; fails if that no longer reads the folder."""
-    from vllm.v1.metrics.prometheus import get_prometheus_registry
-
     monkeypatch.setenv(metrics.ENV_MULTIPROC_DIR, str(tmp_path))
+    monkeypatch.setenv(metrics.ENV_DIR, "inherited")
     untouched = CollectorRegistry()
     metrics.open_channel(untouched)
-    assert metrics.ENV_DIR not in os.environ
     assert not untouched._collector_to_names
     file = metrics.open_file(1, metrics.PREFIX_FIGURES)
     assert file is not None
     assert file.path.parent == tmp_path
-    file.write([5.0] * NUM)
-    assert scrape(get_prometheus_registry()) == expected(1, [5.0] * NUM)
 
 
-def test_vllm_shows_the_default_registry_with_one_api_server() -> None:
-    from prometheus_client import REGISTRY
-    from vllm.v1.metrics.prometheus import get_prometheus_registry
+_API_SERVERS = """
+import multiprocessing, os, sys
+from pathlib import Path
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from vllm.entrypoints.serve.instrumentator.metrics import attach_router
+from vllm_xyserve import metrics
 
-    assert get_prometheus_registry() is REGISTRY
-    assert metrics.open_channel.__defaults__ == (REGISTRY,)
+def api_server(name, shared):
+    if shared:
+        os.environ[metrics.ENV_MULTIPROC_DIR] = shared
+    metrics.open_channel()
+    if not shared:
+        metrics.open_file(3, metrics.PREFIX_FIGURES).write([6.0] * len(metrics.PREFIX_FIGURES))
+    app = FastAPI()
+    attach_router(app)
+    answer = TestClient(app).get("/metrics")
+    assert answer.status_code == 200
+    Path(name).write_text(answer.text)
+
+context = multiprocessing.get_context("fork")  # so that vLLM is imported once
+servers = [("alone", ""), ("first", sys.argv[1]), ("second", sys.argv[1])]
+children = [context.Process(target=api_server, args=server) for server in servers]
+for child in children:
+    child.start()
+for child in children:
+    child.join()
+    assert child.exitcode == 0
+"""
+
+
+def test_vllms_metrics_page_shows_them_with_one_and_with_two_api_servers(tmp_path: Path) -> None:
+    """vLLM's own page, in processes like its API servers; fails if it reads other places."""
+    shared = tmp_path / "shared"  # vLLM makes such a folder for several API servers
+    shared.mkdir()
+    make_file(shared, 1).write([5.0] * NUM)
+    subprocess.run(
+        [sys.executable, "-c", _API_SERVERS, str(shared)],
+        env={**os.environ, "TMPDIR": str(tmp_path / "temporary"), "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        check=True,
+        timeout=240,
+    )
+    for name in ("first", "second"):
+        assert xyserve_samples((tmp_path / name).read_text()) == expected(1, [5.0] * NUM)
+    assert xyserve_samples((tmp_path / "alone").read_text()) == expected(3, [6.0] * NUM)
+    assert list((tmp_path / "temporary").glob(f"{metrics._PREFIX}*")) == []
 
 
 def test_a_foreign_folder_in_the_environment_is_not_used(
@@ -336,7 +250,7 @@ def test_a_foreign_folder_in_the_environment_is_not_used(
 
 
 def test_no_folder_can_be_made(
-    monkeypatch: pytest.MonkeyPatch, warnings: list[logging.LogRecord], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, warnings: list[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv(metrics.ENV_DIR, "stale")
     monkeypatch.setattr(metrics.tempfile, "tempdir", str(tmp_path / "gone"))

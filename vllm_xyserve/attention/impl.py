@@ -73,7 +73,7 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
     def _reason_against(self) -> str | None:
         """Why this layer cannot leave the parent's path, or None."""
         if self.attn_type != AttentionType.DECODER:
-            return f"{self.attn_type} attention"
+            return f"{AttentionType(self.attn_type).value} attention"
         if self.is_fp8_kv_cache:
             return f"KV cache dtype {self.kv_cache_dtype}"
         return None

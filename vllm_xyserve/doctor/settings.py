@@ -14,7 +14,8 @@ from vllm_xyserve.ops.isa import ISAS
 from vllm_xyserve.platform import select
 
 ENV_ISA = "XYSERVE_ISA"
-# Those of the plugin, of its build (BUILD_NATIVE) and of the set-up (CACHE).
+# Those of the plugin, of its build (BUILD_NATIVE) and of the set-up (CACHE). A front end hands
+# METRICS_DIR on to its engine cores.
 KNOWN_VARIABLES = (
     select.ENV_PLATFORM,
     select.ENV_DEVICE,
@@ -22,6 +23,7 @@ KNOWN_VARIABLES = (
     ENV_KEEP_ASCEND,
     "XYSERVE_BUILD_NATIVE",
     "XYSERVE_CACHE",
+    "XYSERVE_METRICS_DIR",
 )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from vllm_xyserve.compat import free_queue
-from vllm_xyserve.prefix import Entry
-from vllm_xyserve.scheduler.prefix_state import PrefixState, is_comparable
+from vllm_xyserve.prefix import ROOT, Entry, Family
+from vllm_xyserve.scheduler.prefix_state import PrefixState, identity, is_comparable
 
 if TYPE_CHECKING:
     from vllm.v1.core.block_pool import BlockPool as Base
@@ -48,7 +48,7 @@ class XyBlockPoolMixin(Base):
             **kwargs,
         )
         xy = self.xy
-        comparable = is_comparable(request)
+        comparable, who = is_comparable(request), identity(request)
         for block_index in range(num_cached_blocks, num_full_blocks):
             block = blocks[block_index]
             if block.is_null or block.block_hash is None:
@@ -57,9 +57,8 @@ class XyBlockPoolMixin(Base):
             if comparable:
                 start = block_index * block_size
                 tokens = tuple(request.all_token_ids[start : start + block_size])
-                xy.index.add(
-                    xy.family(request, block_index), Entry(block.block_id, tokens, block.block_hash)
-                )
+                parent = request.block_hashes[block_index - 1] if block_index else ROOT
+                xy.index.add(Family(parent, who), Entry(block.block_id, tokens, block.block_hash))
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
         """Take blocks from the queue; what they held is forgotten."""

@@ -30,6 +30,7 @@ def make_scheduler(*, vllm_config: VllmConfig, **kwargs: Any) -> SchedulerInterf
     logger.info(
         "xyserve: engine core runs %s on %s.%s", cls.__name__, base.__module__, base.__qualname__
     )
+    scheduler.xy_start_report()
     made: SchedulerInterface = scheduler
     return made
 

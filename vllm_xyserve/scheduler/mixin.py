@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vllm_xyserve import config
+from vllm_xyserve import config, metrics
 from vllm_xyserve.scheduler import token_level
+from vllm_xyserve.scheduler.reporting import PrefixReport
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -40,6 +41,7 @@ class XySchedulerMixin(Base):
         options = config.from_additional_config(self.vllm_config.additional_config).prefix
         self.xy_prefix_off = token_level.switch_on(self, options)
         """Why token-level hits are off; empty where they are on."""
+        self._xy_report: PrefixReport | None = None
 
     def xy_prefix_unit(self) -> str:
         """How finely prefixes match here, and why not by the token where they do not."""
@@ -47,11 +49,30 @@ class XySchedulerMixin(Base):
             return "1 token"
         return f"{self.block_size} tokens ({'; '.join(self.xy_prefix_off)})"
 
+    def xy_start_report(self) -> None:
+        """Publish and log the prefix counters from now on, where token-level hits are on."""
+        if self.xy_prefix_off or self._xy_report is not None:
+            return
+        parallel: Any = self.vllm_config.parallel_config
+        # Keeps the rank where vLLM sets the other to 0, for independent engines of a dense model.
+        engine = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
+        file = metrics.open_file(engine, metrics.PREFIX_FIGURES)
+        self._xy_report = PrefixReport(self.kv_cache_manager.xy.counters, file)
+        self._xy_report.start()
+
+    def shutdown(self) -> None:
+        """Shut the base class down, and log the prefix counters for the last time."""
+        if self._xy_report is not None:
+            self._xy_report.stop()
+        super().shutdown()
+
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         """Compose a step; arguments are those of the base class, which differ by version."""
         output = super().schedule(*args, **kwargs)
         if output.total_num_scheduled_tokens:
             self._count(output)
+        if self._xy_report is not None:
+            self._xy_report.publish()
         return output
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:

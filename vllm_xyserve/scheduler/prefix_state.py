@@ -20,15 +20,20 @@ class PrefixCounters:
     """Totals since the engine started."""
 
     num_lookups: int = 0
-    lookup_us: float = 0.0
+    lookup_seconds: float = 0.0
+    num_prompt_tokens: int = 0
+    """Tokens of admitted requests that were looked up."""
     block_hit_tokens: int = 0
-    """Tokens of admitted requests that whole blocks served."""
+    """Those of them that whole blocks served."""
     sub_block_hit_tokens: int = 0
-    """Tokens of admitted requests that a copied block served."""
+    """Those of them that a copied block served."""
+    resumed_hit_tokens: int = 0
+    """Tokens that either served to requests that resumed after a preemption: no user's hits."""
     num_copies: int = 0
     copied_bytes: int = 0
     num_refused: int = 0
-    """Partial hits that were not offered, since the request would not have fitted beside them."""
+    """Admissions without a partial hit that was there, but beside which the request might not have
+    fitted. Counted once per admission: a waiting request is looked up anew in each step."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,88 @@
+"""torch.compile: the same tokens as eager, and no artefact of one path used for another."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine import features
+from tests.engine.conftest import REFERENCE, TIMEOUT, UPSTREAM
+from tests.helpers.engine import Run, Setting, run
+
+
+@pytest.fixture(scope="module")
+def cache(folder: Path) -> Path:
+    """One compile cache for all runs, as a user who toggles an option has."""
+    return folder / "compile-cache"
+
+
+def compiled_run(
+    name: str, options: dict[str, Any], made: features.Models, folder: Path, cache: Path
+) -> Run:
+    env = {
+        "VLLM_CACHE_ROOT": str(cache / "vllm"),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+    }
+    engine = features.reload(made)
+    engine = dataclasses.replace(
+        engine,
+        llm={**engine.llm, "enforce_eager": False},
+        steps=[
+            *engine.steps[:1],
+            {"name": "look", "do": "look"},
+            {"name": "report", "do": "report"},
+            {"name": "hash", "do": "compile_hash"},
+        ],
+    )
+    setting = Setting(name, options, env=env)
+    return run(setting, [engine], folder / f"compiled-{name}", timeout=TIMEOUT)
+
+
+@pytest.fixture(scope="module")
+def compiled_upstream(made: features.Models, folder: Path, cache: Path) -> Run:
+    return compiled_run("upstream", UPSTREAM, made, folder, cache)
+
+
+@pytest.fixture(scope="module")
+def compiled_reference(
+    made: features.Models, folder: Path, cache: Path, compiled_upstream: Run
+) -> Run:
+    """After the other one, so that its artefacts are there to be taken by mistake."""
+    return compiled_run("reference", REFERENCE, made, folder, cache)
+
+
+def artefacts(run: Run) -> set[str]:
+    """Where this run's log says that it kept compiled code."""
+    return {line.rpartition(" ")[2] for line in run.log_lines("saved AOT compiled function to")}
+
+
+def test_same_tokens_as_eager(
+    reference: Run, compiled_upstream: Run, compiled_reference: Run
+) -> None:
+    eager = [answer["outputs"][0]["tokens"] for answer in reference["reload", "before"]]
+    assert all(len(tokens) == features.GREEDY["max_tokens"] for tokens in eager)
+    for compiled in (compiled_upstream, compiled_reference):
+        answers = compiled["reload", "before"]
+        assert [answer["outputs"][0]["tokens"] for answer in answers] == eager
+
+
+def test_the_paths_were_compiled(compiled_upstream: Run, compiled_reference: Run) -> None:
+    """No linear call outside compiled code but those of the output layer, once per step."""
+    calls = compiled_reference["reload", "report"]["calls"]
+    num_steps, rest = divmod(calls["attention[reference]"], 2)
+    assert rest == 0
+    assert num_steps >= features.GREEDY["max_tokens"]
+    assert 0 < calls["linear[reference]"] <= num_steps + 4  # warm-up computes logits too
+    assert compiled_reference["reload", "look"]["paths"] == {"reference": 2}
+    assert "linear[reference]" not in compiled_upstream["reload", "report"]["calls"]
+
+
+def test_no_stale_artefact(compiled_upstream: Run, compiled_reference: Run) -> None:
+    assert compiled_upstream["reload", "hash"] != compiled_reference["reload", "hash"]
+    first, second = artefacts(compiled_upstream), artefacts(compiled_reference)
+    assert first, "the first run kept no compiled code"
+    assert second, "the second run kept no compiled code: it took the first one's"
+    assert not first & second
