@@ -146,8 +146,11 @@ def test_law_by_hand() -> None:
     }
     steps = [
         Step({}, {"old": 6}, [("old", 0)]),
-        Step({"runs": 5}, {"runs": 4, "a": 3, "b": 1, "c": 1, "d": 1},
-             [("a", 6), ("b", 8), ("c", 8), ("d", 4)]),
+        Step(
+            {"runs": 5},
+            {"runs": 4, "a": 3, "b": 1, "c": 1, "d": 1},
+            [("a", 6), ("b", 8), ("c", 8), ("d", 4)],
+        ),
     ]
     prompt_lens = {"old": 6, "runs": 9, "a": 9, "b": 9, "c": 10, "d": 5}
     got = {

@@ -115,6 +115,7 @@ def look_at_worker(worker: Any) -> dict[str, Any]:
     from vllm.model_executor.layers import utils
     from vllm.platforms import current_platform
 
+    worker = getattr(worker, "worker", worker)  # out of the wrapper that functions are given
     context = worker.vllm_config.compilation_config.static_forward_context
     layers = [layer for layer in context.values() if hasattr(layer, "impl")]
     linears = [vars(m).get("cpu_linear") for m in worker.get_model().modules()]

@@ -22,10 +22,6 @@ def cache(folder: Path) -> Path:
 def compiled_run(
     name: str, options: dict[str, Any], made: features.Models, folder: Path, cache: Path
 ) -> Run:
-    env = {
-        "VLLM_CACHE_ROOT": str(cache / "vllm"),
-        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-    }
     engine = features.reload(made)
     engine = dataclasses.replace(
         engine,
@@ -37,7 +33,7 @@ def compiled_run(
             {"name": "hash", "do": "compile_hash"},
         ],
     )
-    setting = Setting(name, options, env=env)
+    setting = Setting(name, options, env={"VLLM_CACHE_ROOT": str(cache)})
     return run(setting, [engine], folder / f"compiled-{name}", timeout=TIMEOUT)
 
 

@@ -17,9 +17,10 @@ NUM_LINEAR = 4 * NUM_LAYERS + 2
 BACKEND = "vllm_xyserve.attention.backend.MetaAttentionBackend"
 IMPL = "vllm_xyserve.attention.impl.MetaAttentionImpl"
 LINEAR = "vllm_xyserve.linear.method.SmoothGemmLinear"
-# Two correct fp32 forward passes of this model differ by some 1e-5 in a logprob. Greedy tokens are
-# comparable only where the best two lie further apart than that.
-LOGPROB_ATOL = 1e-3
+# The paths add up in different orders; over these prompts their logprobs were seen to differ by
+# 8e-5 at most. Greedy tokens are comparable where the best two lie further apart than both may
+# move.
+LOGPROB_ATOL = 3e-4
 LEAST_GAP = 2 * LOGPROB_ATOL
 
 
