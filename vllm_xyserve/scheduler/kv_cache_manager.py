@@ -131,7 +131,7 @@ class XyKVCacheManagerMixin(Base):
         """The running requests whose last block is the ``block_index``-th, as snapshotted.
 
         Made when it is asked for: most lookups ask for one index, where most requests are not, and
-        to describe 64 requests takes 100 us, a third of the time to compose the step.
+        to describe 8 requests took 15 us.
         """
         if block_index in self._xy_sources:
             return self._xy_sources[block_index]
