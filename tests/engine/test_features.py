@@ -238,35 +238,5 @@ def test_stock_still_needs_the_repacking(stock: Run) -> None:
     assert tokens(stock["reload", "after"]) != tokens(stock["other", "greedy"])
 
 
-@pytest.mark.parametrize(
-    ("engine", "reason"),
-    [
-        ("gemma2", "2 KV cache groups"),
-        ("gpt-oss", "2 KV cache groups"),
-        ("encoder", "prefix caching is off"),
-    ],
-)
-def test_token_level_hits_are_off_with_their_reason(ours: Run, engine: str, reason: str) -> None:
-    (line,) = ours.log_lines("prefix_unit=", engine)
-    told = line.partition("prefix_unit=")[2]
-    assert told.startswith(f"{features.BLOCK} tokens ("), line
-    assert reason in told
-
-
-@pytest.mark.parametrize(
-    ("engine", "step", "words"),
-    [
-        ("decoder", "seeded-chunks", "CPU Generator does not use offset"),
-        ("lora", "prompt-logprobs", "punica_cpu.py"),
-    ],
-)
-def test_known_failures_are_vllms(
-    stock: Run, ours: Run, engine: str, step: str, words: str
-) -> None:
-    """Fails once one of them works: its row in docs/features.md can then go."""
-    for run in (stock, ours):
-        assert words in run.error(engine, step)
-
-
 def dot(one: list[float], other: list[float]) -> float:
     return sum(x * y for x, y in zip(one, other, strict=True))
