@@ -127,7 +127,7 @@ def test_no_request_is_a_source_in_the_step_that_admits_it(
     match = type(manager)._match
 
     def spy(self: Any, request: Any, num_tokens: int) -> Any:
-        offered.append({request.request_id for request, *_ in self._xy_running})
+        offered.append({request.request_id for request in self._xy_running[0]})
         return match(self, request, num_tokens)
 
     monkeypatch.setattr(type(manager), "_match", spy)

@@ -47,6 +47,8 @@ class XyBlockPoolMixin(Base):
             kv_cache_group_id=kv_cache_group_id,
             **kwargs,
         )
+        if num_cached_blocks >= num_full_blocks:
+            return
         xy = self.xy
         comparable, who = is_comparable(request), identity(request)
         for block_index in range(num_cached_blocks, num_full_blocks):
@@ -56,7 +58,7 @@ class XyBlockPoolMixin(Base):
             xy.hashed_at[block.block_id] = xy.step
             if comparable:
                 start = block_index * block_size
-                tokens = tuple(request.all_token_ids[start : start + block_size])
+                tokens = request.all_token_ids[start : start + block_size]
                 parent = request.block_hashes[block_index - 1] if block_index else ROOT
                 xy.index.add(Family(parent, who), Entry(block.block_id, tokens, block.block_hash))
 
@@ -105,7 +107,7 @@ class XyBlockPoolMixin(Base):
         """Enter the partly filled last block of a finished request, before it is freed."""
         xy = self.xy
         start = block_index * xy.block_size
-        tokens = tuple(request.all_token_ids[start : start + length])
+        tokens = request.all_token_ids[start : start + length]
         xy.num_tails_ever += 1
         xy.tails.pop(block.block_id, None)
         xy.tails[block.block_id] = xy.num_tails_ever

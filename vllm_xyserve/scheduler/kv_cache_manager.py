@@ -6,6 +6,7 @@ block, keep both ends of the copy until it ran, and hand the copy to the worker.
 
 from __future__ import annotations
 
+import operator
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,16 @@ else:
     Base = object
 
 
+_progress = operator.attrgetter("num_computed_tokens", "num_preemptions")
+
+
 class XyKVCacheManagerMixin(Base):
     """In front of vLLM's ``KVCacheManager``."""
 
     xy: PrefixState
-    # What ran before the step's first admission: request, computed tokens, preemptions.
-    _xy_running: list[tuple[Request, int, int]] | None = None
-    _xy_sources: dict[int, RunningSnapshot]
+    # What ran before the step's first admission, and its computed tokens and preemptions then.
+    _xy_running: tuple[list[Request], list[tuple[int, int]]] | None = None
+    _xy_sources: dict[int, RunningSnapshot | None]
     # The request whose latest lookup was refused its partial hit; it is counted when admitted.
     _xy_refused: str | None = None
 
@@ -47,9 +51,9 @@ class XyKVCacheManagerMixin(Base):
             self._take_snapshot()
         if not self.prefix_cache_lookup_enabled(request) or not is_comparable(request):
             return result
-        blocks, num_tokens, *rest = result
         counters = self.xy.counters
         began = time.perf_counter()
+        blocks, num_tokens = result[0], result[1]
         source, length = self._match(request, num_tokens)
         self._xy_refused = None
         if source is not None and not self._fits(request, blocks.blocks[0], source):
@@ -60,7 +64,7 @@ class XyKVCacheManagerMixin(Base):
         if source is None:
             return result
         extended = self.create_kv_cache_blocks(([*blocks.blocks[0], source],))
-        return (extended, num_tokens + length, *rest)
+        return (extended, num_tokens + length, *result[2:])
 
     def record_prefix_cache_stats(self, request: Request, num_hits: int) -> None:
         """Count the hit of a request that is admitted."""
@@ -107,7 +111,7 @@ class XyKVCacheManagerMixin(Base):
         # The last token was sampled and never went through the model.
         num_computed = min(request.num_computed_tokens, request.num_tokens - 1)
         block_index, length = divmod(num_computed, xy.block_size)
-        if length < max(1, xy.options.min_match_tokens) or not is_comparable(request):
+        if length < xy.least_match or not is_comparable(request):
             return
         blocks = self._blocks_of(request.request_id)
         if block_index >= len(blocks):
@@ -121,13 +125,11 @@ class XyKVCacheManagerMixin(Base):
 
         vLLM advances ``num_computed_tokens`` after it has composed a step.
         """
-        self._xy_running = [
-            (request, request.num_computed_tokens, request.num_preemptions)
-            for request in self.xy.running()
-        ]
+        running = list(self.xy.running())
+        self._xy_running = running, list(map(_progress, running))
         self._xy_sources = {}
 
-    def _sources(self, block_index: int) -> RunningSnapshot:
+    def _sources(self, block_index: int) -> RunningSnapshot | None:
         """The running requests whose last block is the ``block_index``-th, as snapshotted.
 
         Made when it is asked for: most lookups ask for one index, where most requests are not, and
@@ -136,12 +138,17 @@ class XyKVCacheManagerMixin(Base):
         if block_index in self._xy_sources:
             return self._xy_sources[block_index]
         xy = self.xy
-        start, least = block_index * xy.block_size, max(1, xy.options.min_match_tokens)
-        end = start + xy.block_size
-        snapshot = self._xy_sources[block_index] = RunningSnapshot()
-        for request, num_computed, num_preemptions in self._xy_running or ():
+        start, least = block_index * xy.block_size, xy.least_match
+        first, end = start + least, start + xy.block_size
+        snapshot = None
+        assert self._xy_running is not None, "a lookup takes the snapshot first"
+        running, progress = self._xy_running
+        for position, (num_computed, num_preemptions) in enumerate(progress):
+            if num_computed < first:
+                continue
+            request = running[position]
             # Computed may be ahead of what is known by as much as is being sampled.
-            if not start + least <= num_computed < end + request.num_output_placeholders:
+            if num_computed >= end + request.num_output_placeholders:
                 continue
             length = min(num_computed, request.num_tokens) - start
             if least <= length < xy.block_size and is_comparable(request):
@@ -149,7 +156,9 @@ class XyKVCacheManagerMixin(Base):
                 source = RunningSource(
                     request.request_id, num_preemptions, block_index, tokens, start, length
                 )
+                snapshot = snapshot or RunningSnapshot()
                 snapshot.add(xy.family(request, block_index), source)
+        self._xy_sources[block_index] = snapshot
         return snapshot
 
     def _match(self, request: Request, num_tokens: int) -> tuple[KVCacheBlock | None, int]:
@@ -157,20 +166,21 @@ class XyKVCacheManagerMixin(Base):
         xy = self.xy
         # At least one token is computed; a whole block would be a whole-block hit.
         limit = min(request.num_tokens - 1 - num_tokens, xy.block_size - 1)
-        least = max(1, xy.options.min_match_tokens)
-        if num_tokens % xy.block_size or limit < least:
+        block_index, offset = divmod(num_tokens, xy.block_size)
+        if offset or limit < xy.least_match:
             return None, 0
-        query = tuple(request.all_token_ids[num_tokens : num_tokens + limit])
-        block_index = num_tokens // xy.block_size
+        tokens, span = request.all_token_ids, slice(num_tokens, num_tokens + limit)
         family = xy.family(request, block_index)
-        entry, length = xy.index.match(family, query, self.block_pool.xy_is_valid)
-        running, running_length = self._sources(block_index).match(
-            family, query, length, self._still_holds_its_block
-        )
-        if max(length, running_length) < least:
+        entry, length = xy.index.match(family, tokens, span, self.block_pool.xy_is_valid)
+        running, sources = None, self._sources(block_index)
+        if sources is not None:
+            running, length = sources.match(
+                family, tokens, span, length, self._still_holds_its_block
+            )
+        if length < xy.least_match:
             return None, 0
         if running is not None:
-            return self._blocks_of(running.request_id)[running.block_index], running_length
+            return self._blocks_of(running.request_id)[running.block_index], length
         assert entry is not None
         return self.block_pool.blocks[entry.block_id], length
 

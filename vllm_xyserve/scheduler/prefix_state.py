@@ -65,6 +65,11 @@ class PrefixState:
     tails: dict[int, int] = field(default_factory=dict)
     num_tails_ever: int = 0
     counters: PrefixCounters = field(default_factory=PrefixCounters)
+    least_match: int = field(init=False)
+    """Tokens that a partial match needs to count."""
+
+    def __post_init__(self) -> None:
+        self.least_match = max(1, self.options.min_match_tokens)
 
     def forget(self, block_id: int) -> None:
         """A block lost its content or its hash."""
@@ -91,7 +96,9 @@ class PrefixState:
 def identity(request: Request) -> Hashable:
     """What a request's keys and values depend on beside its tokens."""
     lora = request.lora_request
-    return (lora and (lora.lora_name, lora.lora_int_id, lora.lora_path), request.cache_salt)
+    if lora is None:
+        return request.cache_salt
+    return (lora.lora_name, lora.lora_int_id, lora.lora_path, request.cache_salt)
 
 
 def is_comparable(request: Request) -> bool:
