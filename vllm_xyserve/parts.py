@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from vllm_xyserve.config import KEY, ConfigError, XyConfig
 
@@ -12,8 +13,18 @@ Taken = Literal["native", "reference", "upstream"]
 
 PARTS: tuple[Part, ...] = ("attention", "linear")
 
-# Parts with a native kernel that was measured to win, by device family.
-_NATIVE: dict[str, frozenset[Part]] = {"cpu": frozenset(), "cuda": frozenset(), "npu": frozenset()}
+# Parts with native kernels, by device family.
+_NATIVE: Final[dict[str, frozenset[Part]]] = {
+    "cpu": frozenset({"attention", "linear"}),
+    "cuda": frozenset(),
+    "npu": frozenset(),
+}
+# (Instruction set, dtype) for which a part's native kernels were measured to win against vLLM's on
+# the same instruction set (docs/performance.md). Whatever is not here is nobody's default.
+_MEASURED: Final[dict[Part, frozenset[tuple[str, str]]]] = {
+    "attention": frozenset(),
+    "linear": frozenset(),
+}
 # The reference paths read and write host memory in the CPU family's layouts.
 _REFERENCE_FAMILIES = frozenset({"cpu"})
 
@@ -29,25 +40,95 @@ class PartChoice:
         return f"{self.path} ({self.reason})" if self.reason else self.path
 
 
-def resolve(part: Part, config: XyConfig, family: str) -> PartChoice:
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the choice of `auto` depends on.
+
+    isa: instruction set that native kernels are dispatched to, "" without a native library.
+    missing: why there is no native library, "" if there is. rival: what makes the parent's kernels
+    other ones than those that ours were measured against, "" if nothing does.
+    """
+
+    isa: str
+    missing: str = ""
+    rival: str = ""
+
+
+def machine(family: str) -> Machine:
+    """This machine, for a device family."""
+    if family != "cpu":
+        return Machine(isa=family)
+    from vllm_xyserve.ops import native
+
+    status = native.load()
+    return Machine(status.isa if status.loaded else "", status.reason, rival())
+
+
+def rival() -> str:
+    """What gives the CPU parent other kernels than those that ours were measured against, or ""."""
+    from vllm_xyserve.ops import isa
+
+    if isa.cpu_info().amx_bf16:
+        return "this CPU has AMX, for which vLLM has kernels of its own"
+    if importlib.util.find_spec("zentorch") is not None:
+        return "zentorch brings kernels of its own"
+    return ""
+
+
+def resolve(
+    part: Part,
+    config: XyConfig,
+    family: str,
+    dtype: object = None,
+    on: Machine | None = None,
+) -> PartChoice:
     """The path of a part, before any layer with unsupported heads or types falls back.
+
+    Args:
+        part: the part.
+        config: the user's options.
+        family: the device family.
+        dtype: the model's, for `auto`; None where no model is known.
+        on: the machine; this one by default.
 
     Raises:
         ConfigError: the path was asked for by name and does not exist here.
     """
     asked = getattr(config, part)
-    if asked == "auto":
-        if part in _NATIVE[family]:
-            return PartChoice("native")
-        return PartChoice("upstream", f"auto: no native {part} kernel for {family} yet")
-    if asked == "native" and part not in _NATIVE[family]:
-        raise ConfigError(
-            f"{KEY}.{part} is 'native', but this version has no native {part} kernel for {family}; "
-            f"use one of auto, reference (cpu only), upstream"
-        )
     if asked == "reference" and family not in _REFERENCE_FAMILIES:
         raise ConfigError(
             f"{KEY}.{part} is 'reference', which exists for cpu only, and the family is {family}; "
             f"use one of auto, upstream"
         )
-    return PartChoice(asked)
+    if asked not in ("auto", "native"):
+        return PartChoice(asked)
+    if part not in _NATIVE[family]:
+        if asked == "auto":
+            return PartChoice("upstream", f"auto: no native {part} kernel for {family} yet")
+        raise ConfigError(
+            f"{KEY}.{part} is 'native', but this version has no native {part} kernel for {family}; "
+            f"use one of auto, reference (cpu only), upstream"
+        )
+    on = on or machine(family)
+    if asked == "native":
+        if on.missing:
+            raise ConfigError(
+                f"{KEY}.{part} is 'native', which needs the native library: {on.missing}; "
+                f"use one of auto, reference (cpu only), upstream"
+            )
+        return PartChoice("native")
+    reason = _reason_against(part, dtype, on)
+    return PartChoice("upstream", f"auto: {reason}") if reason else PartChoice("native")
+
+
+def _reason_against(part: Part, dtype: object, on: Machine) -> str:
+    """Why `auto` leaves a part with the parent, or ""."""
+    if on.missing:
+        return on.missing
+    if on.rival:
+        return on.rival
+    measured = _MEASURED[part]
+    if dtype is None:
+        return "" if any(isa == on.isa for isa, _ in measured) else f"not measured on {on.isa}"
+    name = str(dtype).removeprefix("torch.")
+    return "" if (on.isa, name) in measured else f"not measured on {on.isa} with {name}"

@@ -146,9 +146,6 @@ class Cases:
     def wrong_value(self) -> Facts:
         return self._facts({"attention": "fast"})
 
-    def no_native_kernel(self) -> Facts:
-        return self._facts({"linear": "native"})
-
     def options_are_no_object(self) -> Facts:
         return self._facts(additional_config={"xyserve": "reference"})
 

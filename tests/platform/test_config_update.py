@@ -112,7 +112,6 @@ def test_line_says_that_the_worker_of_the_user_has_no_linear_layers(
     [
         ("unknown_option", ["no key 'shceduler'", "Did you mean 'scheduler'?"]),
         ("wrong_value", ["xyserve.attention must be auto | native | ref", "it is 'fast'"]),
-        ("no_native_kernel", ["xyserve.linear is 'native'", "no native linear kernel for cpu"]),
         ("options_are_no_object", ["xyserve must be an object", "'reference'"]),
     ],
 )

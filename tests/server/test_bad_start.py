@@ -41,10 +41,6 @@ CASES = {
         ("xyserve.linear must be", "auto | native | reference | upstream", "'fast'"),
         options('{"linear": "fast"}'),
     ),
-    "no-native-kernel": Case(
-        ("xyserve.attention is 'native'", "no native attention kernel for cpu", "upstream"),
-        options('{"attention": "native"}'),
-    ),
     "unknown-platform": Case(
         ("argument --platform", "'nonsense'", "'xyserve'"), platform="nonsense", code=2
     ),

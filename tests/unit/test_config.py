@@ -8,6 +8,7 @@ import pytest
 
 from vllm_xyserve import config, parts
 from vllm_xyserve.config import ConfigError, XyConfig, from_additional_config, parse
+from vllm_xyserve.ops.isa import ISAS
 
 
 def test_no_options_give_the_defaults() -> None:
@@ -73,16 +74,42 @@ def test_every_option_is_described() -> None:
     assert all(allowed and default and text for _, allowed, default, text in rows)
 
 
-def test_auto_is_upstream_and_says_why() -> None:
+@pytest.mark.parametrize(
+    ("on", "why"),
+    [
+        (parts.Machine(isa="", missing="no library"), "no library"),
+        (parts.Machine(isa="avx512_bf16", rival="AMX is there"), "AMX is there"),
+        (parts.Machine(isa="scalar"), "not measured on scalar with bfloat16"),
+    ],
+)
+def test_auto_stays_with_the_parent_and_says_why(on: parts.Machine, why: str) -> None:
     for part in parts.PARTS:
-        choice = parts.resolve(part, XyConfig(), "cpu")
-        assert choice.path == "upstream"
-        assert "auto" in choice.reason
+        choice = parts.resolve(part, XyConfig(), "cpu", "torch.bfloat16", on)
+        assert choice == parts.PartChoice("upstream", f"auto: {why}")
+
+
+def test_auto_is_native_exactly_where_it_was_measured() -> None:
+    for part in parts.PARTS:
+        for isa in ISAS:
+            for dtype in ("bfloat16", "float16", "float32"):
+                choice = parts.resolve(part, XyConfig(), "cpu", dtype, parts.Machine(isa))
+                measured = (isa, dtype) in parts._MEASURED[part]
+                assert choice.path == ("native" if measured else "upstream"), (part, isa, dtype)
+                assert bool(choice.reason) != measured
+
+
+def test_native_by_name_needs_no_measurement_but_the_library() -> None:
+    asked = XyConfig(attention="native", linear="native")
+    for part in parts.PARTS:
+        on = parts.Machine("scalar", rival="AMX is there")
+        assert parts.resolve(part, asked, "cpu", "float32", on) == parts.PartChoice("native")
+        with pytest.raises(ConfigError, match=rf"xyserve\.{part} is 'native'.*: no library; use"):
+            parts.resolve(part, asked, "cpu", on=parts.Machine("", missing="no library"))
 
 
 def test_named_paths_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"xyserve\.attention is 'native'.*reference"):
-        parts.resolve("attention", XyConfig(attention="native"), "cpu")
+    with pytest.raises(ConfigError, match=r"xyserve\.attention is 'native'.*for npu; use one of"):
+        parts.resolve("attention", XyConfig(attention="native"), "npu")
     with pytest.raises(ConfigError, match="cpu only, and the family is cuda"):
         parts.resolve("linear", XyConfig(linear="reference"), "cuda")
 

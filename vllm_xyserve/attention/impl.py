@@ -62,7 +62,7 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
             path: parts.Taken = getattr(target.impl, "path", "upstream")
             return path
         options = config.from_additional_config(vllm_config.additional_config)
-        path = parts.resolve("attention", options, "cpu").path
+        path = parts.resolve("attention", options, "cpu", vllm_config.model_config.dtype).path
         if path != "upstream" and (reason := self._reason_against()):
             if reason not in _said:
                 _said.add(reason)

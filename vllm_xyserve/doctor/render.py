@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from vllm_xyserve import parts
-from vllm_xyserve.config import ConfigError, XyConfig
+from vllm_xyserve.config import XyConfig
 from vllm_xyserve.doctor import installation
 from vllm_xyserve.doctor.facts import COMPANIONS, PLATFORM_GROUP, EntryPoint, Facts
 from vllm_xyserve.doctor.finding import Finding
@@ -34,7 +34,7 @@ def as_json(facts: Facts, verdict: Verdict) -> dict[str, Any]:
         "vllm": dataclasses.asdict(facts.vllm) if facts.vllm else None,
         "vllm_build": facts.vllm_build,
         "supported": installation.window(facts.family),
-        "parts": _parts(facts.family),
+        "parts": _parts(facts),
         "native_kernels": _chosen_kernels(facts),
         "plugins": [
             {
@@ -174,7 +174,7 @@ def _plugin(facts: Facts, entry: EntryPoint) -> str:
 
 def _kernels(facts: Facts) -> Rows:
     child = facts.children.get("native")
-    rows = list(_parts(facts.family).items()) or [("parts", "unknown without a device family")]
+    rows = list(_parts(facts).items()) or [("parts", "unknown without a device family")]
     status = child.data.get("native") if child else None
     if status and status["loaded"]:
         rows.append(("native library", f"{status['path']} (up to {status['isa']})"))
@@ -188,17 +188,27 @@ def _kernels(facts: Facts) -> Rows:
     return rows
 
 
-def _parts(family: str | None) -> dict[str, str]:
-    """What each replaceable part takes with default options."""
-    if family is None:
+def _parts(facts: Facts) -> dict[str, str]:
+    """What each replaceable part takes with default options; the model's type may decide later."""
+    if facts.family is None:
         return {}
-    taken: dict[str, str] = {}
-    for part in parts.PARTS:
-        try:
-            taken[part] = str(parts.resolve(part, XyConfig(), family))
-        except ConfigError as error:
-            taken[part] = str(error)
-    return taken
+    return {
+        part: str(parts.resolve(part, XyConfig(), facts.family, on=_parts_machine(facts)))
+        for part in parts.PARTS
+    }
+
+
+def _parts_machine(facts: Facts) -> parts.Machine:
+    # From the child that loaded the library: this process stays without torch.
+    child = facts.children.get("native")
+    status = child.data.get("native") if child else None
+    if not status:
+        return parts.Machine(isa="", missing=(child.error if child else "") or "no torch")
+    return parts.Machine(
+        isa=status["isa"] if status["loaded"] else "",
+        missing=status["reason"],
+        rival=parts.rival(),
+    )
 
 
 def _chosen_kernels(facts: Facts) -> dict[str, dict[str, str]]:

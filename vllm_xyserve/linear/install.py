@@ -22,7 +22,7 @@ SUPPORTED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def install(vllm_config: VllmConfig) -> None:
     """Let layers of the CPU family ask us first; idempotent, once per worker process."""
     options = config.from_additional_config(vllm_config.additional_config)
-    choice = parts.resolve("linear", options, "cpu")
+    choice = parts.resolve("linear", options, "cpu", vllm_config.model_config.dtype)
     patches.wrap_cpu_gemm_dispatch(_Binder(choice.path))
 
 

@@ -58,7 +58,8 @@ class XyPlatformMixin(Base):
             options = config.from_additional_config(vllm_config.additional_config)
             cls.check_environment()
             cls.check_kv_cache_dtype(vllm_config)
-            choices = {part: parts.resolve(part, options, cls.family) for part in parts.PARTS}
+            dtype = getattr(vllm_config.model_config, "dtype", None)
+            choices = {p: parts.resolve(p, options, cls.family, dtype) for p in parts.PARTS}
         except config.ConfigError as error:
             factory.end_command(str(error), error)
             raise
