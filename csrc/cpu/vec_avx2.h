@@ -42,6 +42,21 @@ struct VecAvx2 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), half);
   }
 
+  static F set1(float v) { return _mm256_set1_ps(v); }
+  static F broadcast(const float* p) { return _mm256_broadcast_ss(p); }
+  static F broadcast(const Bf16* p) {
+    return _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int32_t>(p->bits) << 16));
+  }
+  static F broadcast(const F16* p) {
+    return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<int16_t>(p->bits)));
+  }
+  static void load_pairs(const Bf16* p, F* even, F* odd) {
+    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    *even = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+    *odd = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
+  }
+
+  static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static F add(F a, F b) { return _mm256_add_ps(a, b); }
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
   static F div(F a, F b) { return _mm256_div_ps(a, b); }

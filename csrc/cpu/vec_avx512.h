@@ -33,6 +33,21 @@ struct VecAvx512 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), half);
   }
 
+  static F set1(float v) { return _mm512_set1_ps(v); }
+  static F broadcast(const float* p) { return _mm512_set1_ps(*p); }
+  static F broadcast(const Bf16* p) {
+    return _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int32_t>(p->bits) << 16));
+  }
+  static F broadcast(const F16* p) {
+    return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(p->bits)));
+  }
+  static void load_pairs(const Bf16* p, F* even, F* odd) {
+    const __m512i pairs = _mm512_loadu_si512(p);
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
+  }
+
+  static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static F div(F a, F b) { return _mm512_div_ps(a, b); }

@@ -13,6 +13,43 @@ def _silu_and_mul(out: torch.Tensor, x: torch.Tensor) -> None:
     check_silu_and_mul(out, x)
 
 
+def _linear_pack(weight: torch.Tensor) -> torch.Tensor:
+    step = 2 if weight.dtype == torch.bfloat16 else 1
+    num_panels, num_steps = -(-weight.shape[0] // 32), -(-weight.shape[1] // step)
+    return weight.new_empty(num_panels * 32 * num_steps * step)
+
+
+def _linear(
+    x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, n: int
+) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], n))
+
+
+def _linear_out(
+    out: torch.Tensor, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, n: int
+) -> None:
+    if out.shape != (*x.shape[:-1], n):
+        raise RuntimeError(f"linear_out: require out {[*x.shape[:-1], n]}, got {list(out.shape)}")
+
+
+def _linear_silu_mul(
+    x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, n: int
+) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], n // 2))
+
+
+def _linear_add(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    bias: torch.Tensor | None,
+    n: int,
+    residual: torch.Tensor,
+) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], n))
+
+
 def register() -> None:
     """Attach the fakes to the operations of the loaded library; called once, by `native.load`."""
     torch.library.register_fake("xyserve::silu_and_mul", _silu_and_mul)
+    for op in (_linear_pack, _linear, _linear_out, _linear_silu_mul, _linear_add):
+        torch.library.register_fake(f"xyserve::{op.__name__[1:]}", op)

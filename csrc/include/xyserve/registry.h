@@ -7,11 +7,12 @@
 #include "xyserve/activation.h"
 #include "xyserve/dtype.h"
 #include "xyserve/isa.h"
+#include "xyserve/linear.h"
 
 namespace xyserve {
 
-enum class Op : int32_t { silu_and_mul };
-inline constexpr int kNumOps = 1;
+enum class Op : int32_t { silu_and_mul, linear };
+inline constexpr int kNumOps = 2;
 
 // The signature that every kernel of an operation has.
 template <Op>
@@ -19,6 +20,10 @@ struct KernelFn;
 template <>
 struct KernelFn<Op::silu_and_mul> {
   using type = SiluAndMulFn;
+};
+template <>
+struct KernelFn<Op::linear> {
+  using type = LinearFn;
 };
 
 struct Kernel {
