@@ -1,7 +1,7 @@
-"""One engine of `benchmarks.linear_end_to_end`: ``python -m benchmarks.linear_child ANSWER_FD``.
+"""One engine of `benchmarks.linear_end_to_end`: ``python -m benchmarks.linear_child FD``.
 
-Set ``XYSERVE_BENCHMARK_MASK_AMX=1`` to have vLLM build its kernels as on a CPU without AMX: its Python
-side asks torch, which answers no then; oneDNN is told by ``ONEDNN_MAX_CPU_ISA``.
+``XYSERVE_BENCHMARK_MASK_AMX=1`` has vLLM build its kernels as on a CPU without AMX: its Python side
+asks torch, which answers no then; oneDNN is told by ``ONEDNN_MAX_CPU_ISA``.
 """
 
 from __future__ import annotations

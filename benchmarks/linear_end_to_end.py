@@ -1,8 +1,8 @@
-"""SmoothGEMM in an engine: token/s of SmolLM2 against stock vLLM, in alternation in one run.
+"""SmoothGEMM in an engine: token/s of SmolLM2 against stock vLLM, alternating in one run.
 
-Stock runs twice: as on a CPU without AMX (the headline, since our kernels use none), and as this CPU
-allows. ``--compiled`` lets torch.compile in, as users run it; the share of linear layers is measured
-in eager mode only.
+Stock runs twice: as on a CPU without AMX (the headline, since our kernels use none), and as this
+CPU allows. ``--compiled`` lets torch.compile in, as users run it; the share of linear layers is
+measured in eager mode only.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ SCHEDULER_BASE_KEY = "xyserve_scheduler_base"
 START_UP_KEY = "xyserve_start_up"
 
 Path = Literal["auto", "native", "reference", "upstream"]
+Where = Literal["auto", "scheduler", "worker"]
 
 
 class ConfigError(ValueError):
@@ -44,6 +45,19 @@ class PrefixConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanConfig:
+    """Options of the task tables that native attention walks."""
+
+    where: Where = field(
+        default="auto",
+        metadata={
+            "help": "who plans a step: the scheduler that composes it, or the worker that runs it; "
+            "auto takes what was measured to be faster"
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class XyConfig:
     """Options of the plugin; every part can be taken out to compare or to find a fault."""
 
@@ -60,6 +74,7 @@ class XyConfig:
     )
     linear: Path = field(default="auto", metadata={"help": "linear path: as for attention"})
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
     fuse_silu: bool = field(
         default=False,
         metadata={

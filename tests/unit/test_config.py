@@ -70,6 +70,8 @@ def test_every_option_is_described() -> None:
         "prefix.token_level",
         "prefix.min_match_tokens",
         "prefix.reuse_tails",
+        "plan.where",
+        "fuse_silu",
     ]
     assert all(allowed and default and text for _, allowed, default, text in rows)
 

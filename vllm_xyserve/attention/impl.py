@@ -12,6 +12,8 @@ from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
 from vllm_xyserve import config, parts
 from vllm_xyserve.attention.builder import MetaAttentionMetadata
 from vllm_xyserve.log import get_logger
+from vllm_xyserve.plan.spec import PlanSpec
+from vllm_xyserve.ops import attention as ops
 from vllm_xyserve.ops.reference.attention import AttentionParams, paged_attention, write_kv
 
 logger = get_logger("attention")
@@ -54,6 +56,7 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
         )
         self.path: parts.Taken = self._choose_path(kv_sharing_target_layer_name)
         self.num_calls = 0  # steps attended to, so that a report can prove that a path ran
+        self.spec: PlanSpec | None = None  # of a native layer; set by its builder
 
     def _choose_path(self, shares_kv_of: str | None) -> parts.Taken:
         vllm_config = get_current_vllm_config()
@@ -122,6 +125,9 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
                 "Meta-Attention writes unquantised output, and the model asks for a quantised "
                 'one; set {"xyserve": {"attention": "upstream"}} or switch the fusion off'
             )
+        if self.path == "native":
+            self._attend(query, kv_cache, attn_metadata, output)
+            return output
         causal = attn_metadata.dynamic_causal
         key_cache, value_cache = split_pages(kv_cache)
         paged_attention(
@@ -149,8 +155,35 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
         if self.path == "upstream":
             super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
             return
+        if self.path == "native":
+            ops.kv_write(key, value, kv_cache, slot_mapping)
+            return
         key_cache, value_cache = split_pages(kv_cache)
         write_kv(key_cache, value_cache, key, value, slot_mapping)
+
+    def _attend(
+        self,
+        query: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: MetaAttentionMetadata,
+        output: torch.Tensor,
+    ) -> None:
+        """Run the native kernel over the step's task table."""
+        if self.spec is None:
+            raise RuntimeError("a native attention layer was given no builder of ours")
+        ops.meta_attention(
+            output.view_as(query),
+            query,
+            kv_cache,
+            attn_metadata.block_table,
+            attn_metadata.seq_lens,
+            attn_metadata.query_start_loc,
+            attn_metadata.tables[self.spec],
+            scale=self.scale,
+            softcap=self.logits_soft_cap,
+            alibi_slopes=self.alibi_slopes,
+            sinks=self.sinks,
+        )
 
     def _params(self) -> AttentionParams:
         # Built per call: vLLM replaces the sinks when it loads weights.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_xyserve import config, metrics
 from vllm_xyserve.scheduler import token_level
+from vllm_xyserve.scheduler.planning import StepPlanner
 from vllm_xyserve.scheduler.reporting import PrefixReport
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ class XySchedulerMixin(Base):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.xy_counts = StepCounts()
-        options = config.from_additional_config(self.vllm_config.additional_config).prefix
-        self.xy_prefix_off = token_level.switch_on(self, options)
+        options = config.from_additional_config(self.vllm_config.additional_config)
+        self.xy_planner = StepPlanner() if options.plan.where == "scheduler" else None
+        self.xy_prefix_off = token_level.switch_on(self, options.prefix)
         """Why token-level hits are off; empty where they are on."""
         self._xy_report: PrefixReport | None = None
 
@@ -71,9 +73,19 @@ class XySchedulerMixin(Base):
         output = super().schedule(*args, **kwargs)
         if output.total_num_scheduled_tokens:
             self._count(output)
+            if self.xy_planner is not None:
+                self.xy_planner.attach(output)
         if self._xy_report is not None:
             self._xy_report.publish()
         return output
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: Any, *args: Any
+    ) -> Any:
+        """Take a step's results in, and what the worker says about its tables with them."""
+        if self.xy_planner is not None:
+            self.xy_planner.learn(model_runner_output)
+        return super().update_from_output(scheduler_output, model_runner_output, *args)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Preempt a request; what it would have computed in this step is not cached.

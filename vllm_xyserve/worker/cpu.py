@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker.cpu_worker import CPUWorker
 
+from vllm_xyserve import config
+from vllm_xyserve.attention.inbox import inbox
 from vllm_xyserve.compat import patches
 from vllm_xyserve.linear import install
 from vllm_xyserve.log import get_logger
+from vllm_xyserve.plan.step import SPECS_ATTRIBUTE
 from vllm_xyserve.worker.block_copy import copy_blocks
 from vllm_xyserve.worker.report import WorkerReport, report
 
@@ -16,10 +20,14 @@ logger = get_logger("worker")
 
 
 class XyCPUWorker(CPUWorker):
-    """vLLM's CPU worker with our linear layers and block copies."""
+    """vLLM's CPU worker with our linear layers, task tables and block copies."""
+
+    _has_reported = False
 
     def load_model(self, **kwargs: Any) -> None:
         """Put our pieces in, load the model, and log what each layer runs."""
+        options = config.from_additional_config(self.vllm_config.additional_config)
+        inbox.expects_plans = options.scheduler and options.plan.where == "scheduler"
         install.install(self.vllm_config)
         patches.replace_block_copy(copy_blocks)
         if self.vllm_config.lora_config is not None:
@@ -28,6 +36,23 @@ class XyCPUWorker(CPUWorker):
         install.pack_multiplied_tables(self.get_model())
         install.fuse(self.vllm_config, self.get_model())
         logger.info("xyserve: worker runs %s", self.xyserve_report().one_line())
+
+    def execute_model(self, scheduler_output: Any) -> Any:
+        """Execute a step, with the scheduler's task tables at hand."""
+        with inbox.step(scheduler_output, self.model_runner):
+            output = super().execute_model(scheduler_output)
+        return self._report_specs(output)
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """Finish a step."""
+        return self._report_specs(super().sample_tokens(grammar_output))
+
+    def _report_specs(self, output: Any) -> Any:
+        """Tell the scheduler with a step's results what to plan for, once."""
+        if inbox.expects_plans and not self._has_reported and isinstance(output, ModelRunnerOutput):
+            setattr(output, SPECS_ATTRIBUTE, tuple(inbox.specs))
+            self._has_reported = True
+        return output
 
     def reload_weights(self, *args: Any, **kwargs: Any) -> None:
         """Reload the weights, and pack those that vLLM forgets to pack.
