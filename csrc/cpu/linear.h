@@ -30,7 +30,7 @@ struct TileCall {
   bool odd_k;  // one more step of which only the first half exists
   bool first;
   bool last;
-  const T* next;  // what to fetch meanwhile
+  const char* next[2];  // what to fetch meanwhile for later tiles, and how far per step
   int64_t next_stride;
 };
 
@@ -102,6 +102,24 @@ inline void finish_tile(const TileCall<D>& call, typename D::F (&acc)[R][G * D::
   }
 }
 
+#ifndef XNEAR
+#define XNEAR 8
+#endif
+#ifndef XFAR
+#define XFAR 0
+#endif
+constexpr int64_t kNear = XNEAR;
+
+template <class D, int64_t kSteps>
+inline void fetch_ahead(const typename D::T* b) {
+  constexpr int64_t kBytes = D::kGroup * D::kStep * static_cast<int64_t>(sizeof(typename D::T));
+  const char* line =
+      reinterpret_cast<const char*>(b + kSteps * kPanelColumns * D::kStep);
+  for (int64_t i = 0; i < kBytes; i += 64) {
+    __builtin_prefetch(line + i);
+  }
+}
+
 template <class D, int R, int G>
 void run_tile(const TileCall<D>& call) {
   using F = typename D::F;
@@ -128,7 +146,8 @@ void run_tile(const TileCall<D>& call) {
   const T* x = call.x;
   const T* b0 = call.b[0];
   const T* b1 = G == 2 ? call.b[1] : nullptr;
-  const T* next = call.next;
+  const char* next0 = call.next[0];
+  const char* next1 = G == 2 ? call.next[1] : nullptr;
   const int64_t next_stride = call.next_stride;
   auto step = [&](auto load_a) __attribute__((always_inline)) {
     typename D::B b[kVecs];
@@ -154,8 +173,14 @@ void run_tile(const TileCall<D>& call) {
     }
   };
   for (int64_t i = 0; i < call.num_steps; ++i) {
-    __builtin_prefetch(next);
-    next += next_stride;
+    fetch_ahead<D, kNear>(b0);
+    __builtin_prefetch(next0, 0, 2);
+    next0 += next_stride;
+    if constexpr (G == 2) {
+      fetch_ahead<D, kNear>(b1);
+      __builtin_prefetch(next1, 0, 2);
+      next1 += next_stride;
+    }
     step([](const T* p) __attribute__((always_inline)) { return D::load_a(p); });
   }
   if (call.odd_k) {
@@ -189,9 +214,19 @@ inline void run_rows(TileCall<D> call, int64_t begin, int64_t end, const typenam
   const int64_t num_rows = end - begin;
   const int64_t num_tiles = (num_rows + kMaxRows - 1) / kMaxRows;
   float* partial = call.partial;
+  constexpr int64_t kStepBytes =
+      kPanelColumns * D::kStep * static_cast<int64_t>(sizeof(typename D::T));
+  call.next_stride = num_tiles == 1 ? 0 : kStepBytes / num_tiles;
   for (int64_t i = 0, row = begin; i < num_tiles; ++i) {
     const int64_t rows = num_rows / num_tiles + (i < num_rows % num_tiles ? 1 : 0);
     call.row = row;
+    for (int g = 0; g < G; ++g) {
+      const char* next = reinterpret_cast<const char*>(call.b[g]);
+      call.next[g] = next + XFAR;
+      if (num_tiles > 1) {
+        call.next[g] = next + G * kStepBytes * call.num_steps + i * call.next_stride * call.num_steps;
+      }
+    }
     call.x = x + row * call.args->x_row_stride;
     call.partial = partial + (row - begin) * G * D::kGroup;
     TileTable<D, kMaxRows, G>::run(static_cast<int>(rows), call);
@@ -224,8 +259,6 @@ void run_columns(TileCall<D> call, const LinearPart& part) {
       for (int g = 0; g < G; ++g) {
         call.b[g] = b[g] + i * kPanelColumns * D::kStep;
       }
-      call.next = call.b[0] + call.num_steps * kPanelColumns * D::kStep;
-      call.next_stride = 0;
       run_rows<D, kMaxRows, G>(call, row, row + rows, x + i * D::kStep);
       if (call.last) {
         break;

@@ -101,7 +101,7 @@ def linear_add(
     n: int,
     residual: torch.Tensor,
 ) -> torch.Tensor:
-    """``x @ weight.T + bias + residual`` with one rounding; ``residual`` ``[..., N]``, x's dtype."""
+    """``x @ weight.T + bias + residual`` with one rounding; ``residual``: ``[..., N]``."""
     if not _NATIVE:
         _need_native()
     out: torch.Tensor = torch.ops.xyserve.linear_add(x, packed, bias, n, residual)
