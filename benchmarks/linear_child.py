@@ -1,7 +1,7 @@
 """One engine of `benchmarks.linear_end_to_end`: ``python -m benchmarks.linear_child FD``.
 
-``XYSERVE_BENCHMARK_MASK_AMX=1`` has vLLM build its kernels as on a CPU without AMX: its Python side
-asks torch, which answers no then; oneDNN is told by ``ONEDNN_MAX_CPU_ISA``.
+With ``ONEDNN_MAX_CPU_ISA`` below AMX, vLLM's other kernels are also built as on a CPU without it:
+its Python side asks torch, which answers no then.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _rss_bytes() -> int:
 
 
 if __name__ == "__main__":
-    if os.environ.get("XYSERVE_BENCHMARK_MASK_AMX") == "1":
+    if "AMX" not in os.environ.get("ONEDNN_MAX_CPU_ISA", "AMX"):
         import torch
 
         torch.cpu._is_amx_tile_supported = lambda: False

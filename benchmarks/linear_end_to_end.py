@@ -18,7 +18,7 @@ from benchmarks.harness import Options, Result, Row, main
 from benchmarks.prefix_engines import EngineProcess, Setting
 from vllm_xyserve.ops.isa import cpu_info
 
-NO_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "XYSERVE_BENCHMARK_MASK_AMX": "1"}
+NO_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 NATIVE = {"attention": "upstream", "linear": "native"}
 BATCHES = (12, 32)
 PREFILLS = (512, 2048)
