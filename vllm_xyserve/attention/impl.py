@@ -12,9 +12,9 @@ from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
 from vllm_xyserve import config, parts
 from vllm_xyserve.attention.builder import MetaAttentionMetadata
 from vllm_xyserve.log import get_logger
-from vllm_xyserve.plan.spec import PlanSpec
 from vllm_xyserve.ops import attention as ops
 from vllm_xyserve.ops.reference.attention import AttentionParams, paged_attention, write_kv
+from vllm_xyserve.plan.spec import PlanSpec
 
 logger = get_logger("attention")
 
