@@ -6,6 +6,7 @@ same prompts and one engine without prefix caching answers for all.
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,9 +48,20 @@ class Case:
         return {"name": name, "add": tokens, **GREEDY, **more}
 
     def requests(self) -> list[Event]:
-        """All requests whose answers can be told without this case's own answers."""
+        """All requests whose prompts are known beforehand."""
+        return [event for event in self._added() if "after" not in event]
+
+    def chain(self) -> Case:
+        """The requests that follow another one's answer, and those that they follow, in turn."""
+        added = {event["name"]: event for event in self._added()}
+        names = {event["after"] for event in added.values() if "after" in event}
+        names |= {name for name, event in added.items() if "after" in event}
+        drives: list[Op] = [{"drive": [event]} for name, event in added.items() if name in names]
+        return Case(f"{self.name}-chain", drives)
+
+    def _added(self) -> list[Event]:
         events = [event for op in self.ops for event in op.get("drive", ())]
-        return [e for e in events if "add" in e and "after" not in e]
+        return [event for event in events if "add" in event]
 
 
 GREEDY: dict[str, Any] = {
@@ -70,9 +82,14 @@ def other(token: int) -> int:
     return 100 + (token - 99) % 40_000
 
 
-def sampling_of(event: Event) -> dict[str, Any]:
+def essence(event: Event) -> dict[str, Any]:
     """What decides the answer of a request: its prompt and its sampling parameters."""
     return {k: v for k, v in event.items() if k not in ("name", "at", "salt")}
+
+
+def key(event: Event) -> str:
+    """The same as a text."""
+    return json.dumps(essence(event), sort_keys=True)
 
 
 def cases(block_size: int) -> list[Case]:
@@ -141,12 +158,12 @@ def forks() -> Case:
 
 
 def turns() -> Case:
-    """Each turn's prompt is the last one, its answer and seven tokens more; 50 to 135 tokens."""
+    """Each turn's prompt is the last one, its answer and 13 tokens more; 50 to 135 tokens."""
     case = Case("turns")
     total, length = 50, NUM_TOKENS
     case.send(case.ask("turn-0", prompt(6, total), 0))
-    for turn in range(1, 8):
-        more = [300 + 10 * turn + i for i in range(7)]
+    for turn in range(1, 6):
+        more = [300 + 20 * turn + i for i in range(13)]
         event = case.ask(f"turn-{turn}", more, total + length - 1)
         case.send({**event, "after": f"turn-{turn - 1}"})
         total += length + len(more)
@@ -344,16 +361,15 @@ def speculation() -> Case:
     prefix = prompt(19, 45)
     case.send(case.ask("prefix", prefix, 0))
     tails = {n: prefix + prompt(2100 + n, n) for n in range(1, 10)}
-    for n, tail in tails.items():
-        case.send(case.ask(f"tail-{n}", tail, 45))
+    for some in ([5], [1, 2, 3, 4], [6, 7, 8, 9]):
+        case.send(*[case.ask(f"tail-{n}", tails[n], 45) for n in some])
     case.send(*[case.ask(f"uniform-{i}", prefix + prompt(2200 + i, 5), 45) for i in range(3)])
     case.send(case.ask("again", prefix, 44))
-    case.send(case.ask("tail-again", tails[5], 49))
     loop = prompt(2300, 12) * 6
-    case.send(case.ask("loop", loop, 0, max_tokens=16))
-    case.send({**case.ask("loop-turn", [300, 301], 72 + 16 - 1), "after": "loop"})
+    case.send(case.ask("loop", loop, 0, max_tokens=10))
+    case.send({**case.ask("loop-turn", [300, 301], 72 + 10 - 1), "after": "loop"})
     case.send(
-        case.ask("beside-loop", loop, 71, max_tokens=16),
+        case.ask("beside-loop", loop, 71, max_tokens=10),
         case.ask("again-beside", prefix, 44, at=2),
         case.ask("tail-beside", tails[5], 49, at=2),
         case.ask("new-tail-beside", prefix + prompt(2400, 5), 45, at=3),

@@ -70,15 +70,13 @@ def test_prefix_cache_obeys_the_told_unit(stock: Run, ours: Run) -> None:
     [
         ("gemma2", "the model has 2 KV cache groups"),
         ("gpt-oss", "the model has 2 KV cache groups"),
-        ("encoder", "the model has 0 KV cache groups"),
+        ("encoder", "prefix caching is off"),
     ],
 )
 def test_reason_against_token_level_hits_is_told(ours: Run, engine: str, reason: str) -> None:
-    """In the start-up line, where vLLM's whole-block hits are left."""
+    """In the start-up line, beside the unit of vLLM's own hits."""
     (line,) = ours.log_lines("prefix_unit=", engine)
-    unit = line.partition("prefix_unit=")[2]
-    assert unit == f"{features.BLOCK} tokens ({reason})"
-    assert ours[engine, "look"]["num_kv_groups"] == int(reason.split()[3])
+    assert line.partition("prefix_unit=")[2] == f"{features.BLOCK} tokens ({reason})"
 
 
 def test_prompt_logprobs(stock: Run, ours: Run) -> None:

@@ -7,126 +7,48 @@ tokens with the hit law: min(longest common prefix with what is cached, length o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from tests.engine import prefix_cases
-from tests.engine.conftest import TIMEOUT
-from tests.engine.prefix_cases import Case
-from tests.helpers import models
-from tests.helpers.engine import Engine, Run, Setting, run
+from tests.engine import prefix_engines
+from tests.engine.prefix_cases import Case, key
+from tests.engine.prefix_engines import CASES, ENGINES, SPECULATION, TRAFFIC
+from tests.helpers.engine import Run
 
 LOGPROB_ATOL = 1e-3
 LEAST_GAP = 1e-4
-SEED = 1
-# Block size and way of scheduling. Usable blocks of the random run: too few for what comes.
-ENGINES = {"sync-32": (32, False), "sync-128": (128, False), "async-128": (128, True)}
-POOL = {32: 14, 128: 5}
-CASES = {name: {c.name: c for c in prefix_cases.cases(b)} for name, (b, _) in ENGINES.items()}
-SPECULATION = prefix_cases.speculation()
+
+Runs = dict[str, Future[Run]]
+each_engine = pytest.mark.parametrize("engine", ENGINES)
+each_case = pytest.mark.parametrize(
+    ("engine", "name"), [(engine, name) for engine, some in CASES.items() for name in some]
+)
 
 
-TRAFFIC = {name: prefix_cases.traffic(SEED, POOL[block]) for name, (block, _) in ENGINES.items()}
-
-
-def key(event: dict[str, Any]) -> str:
-    return json.dumps(prefix_cases.sampling_of(event), sort_keys=True)
-
-
-def llm(block_size: int, **more: Any) -> dict[str, Any]:
-    return {
-        "model": str(models.smollm2()),
-        "max_model_len": 512,
-        "max_num_batched_tokens": prefix_cases.BUDGET,
-        "max_num_seqs": 64,
-        "block_size": block_size,
-        "kv_cache_memory_bytes": 512 << 20,
-        "disable_log_stats": False,
-        **more,
-    }
-
-
-def play(case: Case) -> dict[str, Any]:
-    return {"name": case.name, "do": "prefix_steps.play", "ops": case.ops}
-
-
-def cold_engine() -> tuple[Engine, list[str]]:
-    """Stock vLLM without prefix caching, once for each different request; and the requests."""
-    everything = [
-        SPECULATION,
-        *[case for some in CASES.values() for case in some.values()],
-        *TRAFFIC.values(),
-    ]
-    wanted = {
-        key(event): event
-        for case in everything
-        for event in case.requests()
-        if event["name"] not in case.unchecked
-    }
-    events = [
-        {**prefix_cases.sampling_of(event), "name": f"c{i}"}
-        for i, event in enumerate(wanted.values())
-    ]
-    steps = [
-        {"name": "all", "do": "prefix_steps.play", "ops": [{"drive": events}]},
-        play(prefix_cases.turns()),
-    ]
-    engine = Engine("cold", llm(32, enable_prefix_caching=False), steps)
-    return engine, list(wanted)
-
-
-def warm_engines() -> dict[str, list[Engine]]:
-    """The engines of each child on xyserve."""
-    made = {}
-    for name, (block_size, asynchronous) in ENGINES.items():
-        steps = [play(case) for case in (*CASES[name].values(), TRAFFIC[name])]
-        made[name] = Engine(name, llm(block_size), steps, asynchronous)
-    lookup = {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
-    arguments = llm(32, speculative_config={**lookup, "num_speculative_tokens": 4})
-    # Last: what its JIT compiler leaves behind keeps vLLM from starting another engine.
-    ngram = Engine("ngram", arguments, [play(SPECULATION)])
-    return {"128": [made["sync-128"], made["async-128"]], "32": [made["sync-32"], ngram]}
+@pytest.fixture
+def runs(prefix_runs: Runs) -> Runs:
+    """The child of each engine."""
+    return prefix_runs
 
 
 @pytest.fixture(scope="module")
-def runs(folder: Path) -> Iterator[dict[str, Future[Run]]]:
-    """Two children at a time: each keeps one core busy."""
-    with ThreadPoolExecutor(max_workers=2) as pool:
-
-        def start(setting: Setting, engines: list[Engine]) -> Future[Run]:
-            where = folder / f"prefix-{setting.name}"
-            return pool.submit(run, setting, engines, where, timeout=TIMEOUT)
-
-        started = {
-            engine.name: future
-            for name, engines in warm_engines().items()
-            for future in [start(Setting(f"blocks-of-{name}", {}), engines)]
-            for engine in engines
-        }
-        yield {**started, "cold": start(Setting("cold", None), [cold_engine()[0]])}
+def cold(prefix_runs: Runs) -> dict[str, Any]:
+    """Answers without prefix caching, by `key`."""
+    (driven,) = prefix_runs["cold"].result()["cold", "all"]
+    keys = prefix_engines.cold_requests()
+    assert len(driven["answers"]) == len(keys)
+    return {key: driven["answers"][f"c{i}"] for i, key in enumerate(keys)}
 
 
-@pytest.fixture(scope="module")
-def cold(runs: dict[str, Future[Run]]) -> dict[str, Any]:
-    """Cold answers by `key`."""
-    (driven,) = runs["cold"].result()["cold", "all"]
-    answers = driven["answers"]
-    keys = cold_engine()[1]
-    assert len(answers) == len(keys)
-    return {key: answers[f"c{i}"] for i, key in enumerate(keys)}
-
-
-def answers_of(runs: dict[str, Future[Run]], engine: str, case: Case) -> dict[str, Any]:
+def answers_of(runs: Runs, engine: str, case: Case) -> dict[str, Any]:
     """Answers of all its requests by name, without aborted ones."""
     driven = [a for a in runs[engine].result()[engine, case.name] if is_of(a, "answers")]
     return {name: answer for drive in driven for name, answer in drive["answers"].items()}
 
 
-def states(runs: dict[str, Future[Run]], engine: str, case: Case) -> list[dict[str, Any]]:
+def states(runs: Runs, engine: str, case: Case) -> list[dict[str, Any]]:
     return [a for a in runs[engine].result()[engine, case.name] if is_of(a, "counters")]
 
 
@@ -179,15 +101,8 @@ def hits(case: Case, got: dict[str, Any]) -> dict[str, int]:
     return {n: answer["num_cached_tokens"] for n, answer in got.items() if n in case.cached}
 
 
-each_engine = pytest.mark.parametrize("engine", ENGINES)
-
-
-@pytest.mark.parametrize(
-    ("engine", "name"), [(engine, name) for engine, some in CASES.items() for name in some]
-)
-def test_law_and_answers(
-    runs: dict[str, Future[Run]], cold: dict[str, Any], engine: str, name: str
-) -> None:
+@each_case
+def test_law_and_answers(runs: Runs, cold: dict[str, Any], engine: str, name: str) -> None:
     case = CASES[engine][name]
     got = answers_of(runs, engine, case)
     assert hits(case, got) == case.cached
@@ -196,8 +111,8 @@ def test_law_and_answers(
 
 
 @each_engine
-def test_the_scheduler_is_the_one_asked_for(runs: dict[str, Future[Run]], engine: str) -> None:
-    classes = states(runs, engine, TRAFFIC[engine])[0]["scheduler"]
+def test_the_scheduler_is_the_one_asked_for(runs: Runs, engine: str) -> None:
+    classes = states(runs, engine, CASES[engine]["preemption"])[0]["scheduler"]
     assert "XySchedulerMixin" in classes
     assert ("AsyncScheduler" in classes) == ENGINES[engine][1]
 
@@ -214,18 +129,20 @@ def test_cold_answers_are_comparable(cold: dict[str, Any]) -> None:
                 assert best - second > LEAST_GAP, name
 
 
-@each_engine
-def test_conversation_answers_as_without_cache(runs: dict[str, Future[Run]], engine: str) -> None:
-    case = prefix_cases.turns()
-    got, want = (answers_of(runs, name, case) for name in (engine, "cold"))
-    assert got.keys() == want.keys() == case.cached.keys()
-    for name, answer in got.items():
-        assert answer["num_prompt_tokens"] == want[name]["num_prompt_tokens"]
-        same_answer(name, answer, want[name])
+@pytest.mark.parametrize("engine", [*ENGINES, "ngram"])
+def test_turns_answer_as_without_cache(runs: Runs, engine: str) -> None:
+    """Prompts that hold the engine's own answers."""
+    case = SPECULATION if engine == "ngram" else CASES[engine]["turns"]
+    got, want = answers_of(runs, engine, case), answers_of(runs, "cold", case.chain())
+    assert len(want) > 1
+    for name, answer in want.items():
+        assert answer["num_cached_tokens"] == 0
+        assert answer["num_prompt_tokens"] == got[name]["num_prompt_tokens"]
+        same_answer(name, got[name], answer)
 
 
 @each_engine
-def test_counters_are_the_sum_of_the_answers(runs: dict[str, Future[Run]], engine: str) -> None:
+def test_counters_are_the_sum_of_the_answers(runs: Runs, engine: str) -> None:
     """Three requests that share S tokens: 2 * S cached, told alike in all three places."""
     case = CASES[engine]["shared-beginnings"]
     seen = states(runs, engine, case)
@@ -238,7 +155,7 @@ def test_counters_are_the_sum_of_the_answers(runs: dict[str, Future[Run]], engin
 
 
 @each_engine
-def test_preempted_tokens_are_no_hits(runs: dict[str, Future[Run]], engine: str) -> None:
+def test_preempted_tokens_are_no_hits(runs: Runs, engine: str) -> None:
     seen = states(runs, engine, CASES[engine]["preemption"])
     assert measured(seen, "vllm:num_preemptions") > 0
     assert measured(seen, "vllm:prefix_cache_hits") == 0
@@ -246,24 +163,22 @@ def test_preempted_tokens_are_no_hits(runs: dict[str, Future[Run]], engine: str)
 
 
 @each_engine
-def test_reset_is_refused_while_a_request_runs(runs: dict[str, Future[Run]], engine: str) -> None:
+def test_reset_is_refused_while_a_request_runs(runs: Runs, engine: str) -> None:
     case = CASES[engine]["reset-while-running"]
     first = next(a for a in runs[engine].result()[engine, case.name] if is_of(a, "resets"))
     assert first["resets"] == [False]
 
 
-@pytest.mark.parametrize(
-    ("engine", "name"), [(engine, name) for engine, some in CASES.items() for name in some]
-)
-def test_every_reset_succeeds(runs: dict[str, Future[Run]], engine: str, name: str) -> None:
+@each_case
+def test_every_reset_succeeds(runs: Runs, engine: str, name: str) -> None:
     """Between cases, with nothing running: no block was lost."""
     told = runs[engine].result()[engine, name]
     asked = [i for i, op in enumerate(CASES[engine][name].ops) if "reset" in op]
     assert [told[i] for i in asked] == [True] * len(asked)
 
 
-@each_engine
-def test_random_traffic(runs: dict[str, Future[Run]], cold: dict[str, Any], engine: str) -> None:
+@pytest.mark.parametrize("engine", TRAFFIC)
+def test_random_traffic(runs: Runs, cold: dict[str, Any], engine: str) -> None:
     """Hits, aborts and preemptions in a small pool: cold answers, and no block lost."""
     case = TRAFFIC[engine]
     told = runs[engine].result()[engine, case.name]
@@ -279,7 +194,7 @@ def test_random_traffic(runs: dict[str, Future[Run]], cold: dict[str, Any], engi
     assert told[-1] is True, "the last reset was refused"
 
 
-def test_speculation(runs: dict[str, Future[Run]], cold: dict[str, Any]) -> None:
+def test_speculation(runs: Runs, cold: dict[str, Any]) -> None:
     """The answers of an engine without it, behind hits of any length before the tail."""
     got = answers_of(runs, "ngram", SPECULATION)
     assert hits(SPECULATION, got) == SPECULATION.cached
