@@ -200,29 +200,36 @@ def shared_beginnings() -> Case:
 def same_step(block_size: int) -> Case:
     """Equal and nearly equal prompts in one step: only whole blocks of each other are hit."""
     case = Case("same-step")
-    lengths = (45, 141)
-    whole = {n: (n - 12) // block_size * block_size for n in lengths}
-    asked = []
-    for n in lengths:
-        twin = near_equal(n)[0][0]
-        asked += [case.ask(f"one-{n}", twin, 0), case.ask(f"two-{n}", twin, whole[n])]
-    case.send(*asked)
+
+    def whole(length: int) -> int:
+        return length // block_size * block_size
+
+    twins = {n: near_equal(n)[0][0] for n in (45, 141)}
+    firsts = [case.ask(f"one-{n}", twin, 0) for n, twin in twins.items()]
+    case.send(*firsts, *[case.ask(f"two-{n}", twin, whole(n - 1)) for n, twin in twins.items()])
     for order in range(3):
         case.op("reset")
-        asked = [
-            case.ask(f"near-{n}-{order}-{i}", tokens, whole[n] * (i > 0))
-            for n in lengths
-            for i, tokens in enumerate(near_equal(n)[order])
-        ]
+        asked = []
+        for n in twins:
+            prompts = near_equal(n)[order]
+            for i, tokens in enumerate(prompts):
+                cached = max([whole(common(tokens, one)) for one in prompts[:i]], default=0)
+                asked.append(case.ask(f"near-{n}-{order}-{i}", tokens, cached))
         case.send(*asked)
     return case
 
 
 def near_equal(length: int) -> list[list[list[int]]]:
-    """Three prompts that part at their last and at their twelfth last token, in three orders."""
-    base = prompt(9 + length, length)
-    three = [base, [*base[:-1], 999], [*base[:-12], 998]]
-    return [three, three[::-1], [three[1], three[0], three[2]]]
+    """Three prompts that part at their last token and inside a block, in three orders."""
+    base, cut = prompt(9 + length, length), 100 if length > 100 else 20
+    near, far = [*base[:-1], 999], [*base[:cut], 998, *prompt(900, length - cut - 1)]
+    return [[base, near, far], [far, near, base], [near, base, far]]
+
+
+def common(one: list[int], other: list[int]) -> int:
+    """Length of the common prefix."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def chunks() -> Case:
