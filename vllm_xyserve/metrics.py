@@ -31,6 +31,7 @@ from prometheus_client.mmap_dict import mmap_key
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from vllm_xyserve.log import get_logger
+from vllm_xyserve.plan.step import REPLAN_REASONS
 
 logger = get_logger("metrics")
 
@@ -94,6 +95,45 @@ PREFIX_FIGURES = (
         "Lookups whose partial hit was not offered, since the request would not have fitted.",
     ),
 )
+
+
+_SAMPLED = "over the sampled task tables (every sixteenth)."
+PLAN_FIGURES = (
+    Figure("num_tables", "xyserve_plan_tables", "Task tables that attention steps have used."),
+    Figure(
+        "num_handed_over",
+        "xyserve_plan_handed_over",
+        "Task tables that the scheduler had planned.",
+    ),
+    Figure("plan_seconds", "xyserve_plan_seconds", "Seconds that workers spent planning."),
+    Figure(
+        "complete_seconds",
+        "xyserve_plan_complete_seconds",
+        "Seconds that workers spent checking and completing the scheduler's task tables.",
+    ),
+    Figure("num_samples", "xyserve_plan_samples", "Task tables that were sampled."),
+    Figure("num_tasks", "xyserve_plan_tasks", f"Tasks, summed {_SAMPLED}"),
+    Figure(
+        "padding_rows_avoided",
+        "xyserve_plan_padding_rows_avoided",
+        f"Rows that fixed tiles would have padded, summed {_SAMPLED}",
+    ),
+    Figure(
+        "balance_sum",
+        "xyserve_plan_balance",
+        f"Predicted load of the least over the most loaded core, summed {_SAMPLED}",
+    ),
+    *(
+        Figure(
+            f"replanned.{reason}",
+            "xyserve_plan_replanned",
+            "Task tables planned in the worker although the scheduler plans.",
+            {"reason": reason},
+        )
+        for reason in REPLAN_REASONS
+    ),
+)
+"""In the order of `PlanCounters.totals`."""
 
 
 class FigureFile:
@@ -183,7 +223,7 @@ def open_file(engine: int, figures: Sequence[Figure]) -> FigureFile | None:
 def report_failure(where: str, error: Exception) -> None:
     """Say that figures will be missing; callers give up afterwards, so it is said once."""
     logger.warning(
-        "xyserve: /metrics will lack the current xyserve_prefix_* figures of %s: %s: %s",
+        "xyserve: /metrics will lack the current xyserve_* figures of %s: %s: %s",
         where,
         type(error).__name__,
         error,

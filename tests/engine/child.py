@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
+import importlib
 import json
 import signal
 import sys
@@ -12,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from tests.engine.prefix_steps import asynchronous_scheduling
 from tests.helpers.engine import marker
 
 
@@ -35,14 +38,18 @@ def run_engine(spec: dict[str, Any]) -> dict[str, Any]:
     """Start the engine, run its steps, and take it down."""
     from vllm import LLM
 
+    mode = asynchronous_scheduling() if spec["asynchronous"] else contextlib.nullcontext()
     try:
-        llm = LLM(**{"kv_cache_memory_bytes": 64 << 20, **spec["llm"]})
+        with mode:
+            llm = LLM(**{"kv_cache_memory_bytes": 64 << 20, **spec["llm"]})
     except Exception:
         return {"error": traceback.format_exc(), "steps": {}}
     answers: dict[str, Any] = {}
     try:
         for step in spec["steps"]:
+            used = time.process_time()
             answers[step["name"]] = answer = run_step(llm, dict(step))
+            print(f"{step['name']} took {time.process_time() - used:.1f} s of CPU time", flush=True)
             if "error" in answer:  # requests of the failed step may still be in the engine
                 break
         return {"steps": answers}
@@ -54,10 +61,9 @@ def run_engine(spec: dict[str, Any]) -> dict[str, Any]:
 
 def run_step(llm: Any, step: dict[str, Any]) -> dict[str, Any]:
     """One step's answer, or its error."""
-    from tests.engine import steps
-
     del step["name"]
-    function = getattr(steps, step.pop("do"))
+    module, _, name = step.pop("do").rpartition(".")
+    function = getattr(importlib.import_module(f"tests.engine.{module or 'steps'}"), name)
     try:
         answer = function(llm, **step)
     except Exception:

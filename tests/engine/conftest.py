@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine import features
+from tests.engine import features, linear_engines, prefix_engines
 from tests.helpers import models
 from tests.helpers.engine import ROOT, Engine, Run, Setting, run
 
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.engine)
-            item.add_marker(pytest.mark.timeout(1200))
+            item.add_marker(pytest.mark.timeout(2400))
 
 
 @pytest.fixture(scope="session")
@@ -45,22 +45,78 @@ def prompts() -> dict[str, list[int]]:
     return tokens
 
 
+@pytest.fixture(scope="session", autouse=True)
+def start_children(request: pytest.FixtureRequest) -> None:
+    """Start all runs that the selected tests read, so that no core is idle in between."""
+    asked = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    for name in ("feature_runs", "prefix_runs", "compiled_runs", "smollm2_runs", "linear_child"):
+        if name in asked:
+            request.getfixturevalue(name)
+
+
 @pytest.fixture(scope="session")
-def smollm2_stock(prompts: dict[str, list[int]], folder: Path) -> Run:
+def children() -> Iterator[ThreadPoolExecutor]:
+    """Starts children, two at a time: each keeps one core busy."""
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        yield pool
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="session")
+def smollm2_runs(
+    children: ThreadPoolExecutor, prompts: dict[str, list[int]], folder: Path
+) -> dict[str, Future[Run]]:
+    """SmolLM2 on stock vLLM, on xyserve with every part upstream, and with both parts ours."""
+    settings = {"stock": None, "upstream": UPSTREAM, "reference": REFERENCE}
+    return {
+        name: children.submit(_smollm2_run, name, options, prompts, folder)
+        for name, options in settings.items()
+    }
+
+
+@pytest.fixture(scope="session")
+def smollm2_stock(smollm2_runs: dict[str, Future[Run]]) -> Run:
     """SmolLM2 on stock vLLM."""
-    return _smollm2_run("stock", None, prompts, folder)
+    return smollm2_runs["stock"].result()
 
 
 @pytest.fixture(scope="session")
-def smollm2_upstream(prompts: dict[str, list[int]], folder: Path) -> Run:
-    """SmolLM2 on xyserve with every part upstream."""
-    return _smollm2_run("upstream", UPSTREAM, prompts, folder)
+def prefix_runs(children: ThreadPoolExecutor, folder: Path) -> dict[str, Future[Run]]:
+    """The child of each engine of the prefix-cache cases."""
+    runs = {}
+    for name, engines in prefix_engines.warm_engines().items():
+        setting = Setting(f"blocks-of-{name}", {})
+        child = _submit(children, setting, engines, folder / f"prefix-{name}")
+        runs.update(dict.fromkeys([engine.name for engine in engines], child))
+    cold = [prefix_engines.cold_engine()]
+    runs["cold"] = _submit(children, Setting("cold", None), cold, folder / "prefix-cold")
+    return runs
 
 
 @pytest.fixture(scope="session")
-def smollm2_reference(prompts: dict[str, list[int]], folder: Path) -> Run:
-    """SmolLM2 on xyserve with both parts ours."""
-    return _smollm2_run("reference", REFERENCE, prompts, folder)
+def linear_child(children: ThreadPoolExecutor, made: features.Models, folder: Path) -> Future[Run]:
+    """Native linear layers; the int8 models are made below the child's folder."""
+    engines = linear_engines.engines(made, folder / "int8")
+    return _submit(children, Setting("linear", {}), engines, folder / "linear")
+
+
+@pytest.fixture(scope="session")
+def compiled_runs(
+    children: ThreadPoolExecutor, made: features.Models, folder: Path
+) -> Future[dict[str, Run]]:
+    """torch.compile on two settings: one after the other, so that the second finds the artefacts
+    of the first in the cache that they share, as a user has it who toggles an option."""
+
+    def both() -> dict[str, Run]:
+        env = {"VLLM_CACHE_ROOT": str(folder / "compile-cache")}
+        runs = {}
+        for name, options in (("upstream", UPSTREAM), ("reference", REFERENCE)):
+            setting = Setting(name, options, env=env)
+            engines = [features.compiled(made)]
+            runs[name] = run(setting, engines, folder / f"compiled-{name}", timeout=TIMEOUT)
+        return runs
+
+    return children.submit(both)
 
 
 @pytest.fixture(scope="session")
@@ -70,20 +126,20 @@ def made(folder: Path) -> features.Models:
 
 
 @pytest.fixture(scope="session")
-def feature_runs(made: features.Models, folder: Path) -> Iterator[dict[str, Future[Run]]]:
-    """The features on three settings, two at a time: each child keeps one core busy."""
+def feature_runs(
+    children: ThreadPoolExecutor, made: features.Models, folder: Path
+) -> dict[str, Future[Run]]:
+    """The features on three settings."""
     engines = features.engines(made)
-    with ThreadPoolExecutor(max_workers=2) as pool:
-
-        def start(setting: Setting, these: list[Engine]) -> Future[Run]:
-            where = folder / f"features-{setting.name}"
-            return pool.submit(run, setting, these, where, timeout=TIMEOUT)
-
-        yield {
-            "stock": start(Setting("stock", None), [*features.yardsticks(made), *engines]),
-            "default": start(Setting("default", {}), engines),
-            "reference": start(Setting("reference", REFERENCE), engines),
-        }
+    settings = [
+        (Setting("stock", None), [*features.yardsticks(made), *engines]),
+        (Setting("default", {}), engines),
+        (Setting("reference", REFERENCE), engines),
+    ]
+    return {
+        setting.name: _submit(children, setting, these, folder / f"features-{setting.name}")
+        for setting, these in settings
+    }
 
 
 @pytest.fixture(scope="session")
@@ -105,16 +161,21 @@ def reference(feature_runs: dict[str, Future[Run]]) -> Run:
 
 
 @pytest.fixture(scope="session", params=["default", "reference"])
-def ours(request: pytest.FixtureRequest) -> Run:
+def ours(request: pytest.FixtureRequest, feature_runs: dict[str, Future[Run]]) -> Run:
     """Each of the two runs on xyserve."""
-    answer: Run = request.getfixturevalue(request.param)
-    return answer
+    return feature_runs[request.param].result()
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where models, logs and answers of this session lie."""
     return tmp_path_factory.mktemp("engine")
+
+
+def _submit(
+    children: ThreadPoolExecutor, setting: Setting, engines: list[Engine], folder: Path
+) -> Future[Run]:
+    return children.submit(run, setting, engines, folder, timeout=TIMEOUT)
 
 
 def _smollm2_run(
@@ -136,7 +197,8 @@ def _smollm2_run(
     ]
     if options is not None:
         steps.append({"name": "report", "do": "report"})
-    setting = Setting(name, options, processes=True)
+    # Threads that wait give their core away: another child may run at the same time.
+    setting = Setting(name, options, processes=True, env={"OMP_WAIT_POLICY": "passive"})
     return run(
         setting, [Engine("smollm2", llm, steps)], folder / f"smollm2-{name}", timeout=TIMEOUT
     )

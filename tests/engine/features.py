@@ -200,6 +200,13 @@ def reload(made: Models) -> Engine:
     )
 
 
+def compiled(made: Models) -> Engine:
+    """The first answers of `reload` through torch.compile, and what was compiled."""
+    engine = reload(made)
+    steps = [engine.steps[0], _step("look"), _step("report"), _step("compile_hash", "hash")]
+    return Engine(engine.name, {**engine.llm, "enforce_eager": False}, steps)
+
+
 def _llm(model: Path, **more: Any) -> dict[str, Any]:
     return {
         "model": str(model),

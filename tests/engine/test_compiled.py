@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
-from typing import Any
+from concurrent.futures import Future
 
 import pytest
 
 from tests.engine import features
-from tests.engine.conftest import REFERENCE, TIMEOUT, UPSTREAM
-from tests.helpers.engine import Run, Setting, run
+from tests.helpers.engine import Run
 
 
 @pytest.fixture(scope="module")
-def cache(folder: Path) -> Path:
-    """One compile cache for all runs, as a user who toggles an option has."""
-    return folder / "compile-cache"
-
-
-def compiled_run(
-    name: str, options: dict[str, Any], made: features.Models, folder: Path, cache: Path
-) -> Run:
-    engine = features.reload(made)
-    engine = dataclasses.replace(
-        engine,
-        llm={**engine.llm, "enforce_eager": False},
-        steps=[
-            *engine.steps[:1],
-            {"name": "look", "do": "look"},
-            {"name": "report", "do": "report"},
-            {"name": "hash", "do": "compile_hash"},
-        ],
-    )
-    setting = Setting(name, options, env={"VLLM_CACHE_ROOT": str(cache)})
-    return run(setting, [engine], folder / f"compiled-{name}", timeout=TIMEOUT)
+def compiled_upstream(compiled_runs: Future[dict[str, Run]]) -> Run:
+    return compiled_runs.result()["upstream"]
 
 
 @pytest.fixture(scope="module")
-def compiled_upstream(made: features.Models, folder: Path, cache: Path) -> Run:
-    return compiled_run("upstream", UPSTREAM, made, folder, cache)
-
-
-@pytest.fixture(scope="module")
-def compiled_reference(
-    made: features.Models, folder: Path, cache: Path, compiled_upstream: Run
-) -> Run:
-    """After the other one, so that its artefacts are there to be taken by mistake."""
-    return compiled_run("reference", REFERENCE, made, folder, cache)
+def compiled_reference(compiled_runs: Future[dict[str, Run]]) -> Run:
+    return compiled_runs.result()["reference"]
 
 
 def artefacts(run: Run) -> set[str]:

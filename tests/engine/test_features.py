@@ -65,6 +65,20 @@ def test_prefix_cache_obeys_the_told_unit(stock: Run, ours: Run) -> None:
     assert tokens(ours["decoder", "warm"]) == cold
 
 
+@pytest.mark.parametrize(
+    ("engine", "reason"),
+    [
+        ("gemma2", "the model has 2 KV cache groups"),
+        ("gpt-oss", "the model has 2 KV cache groups"),
+        ("encoder", "prefix caching is off"),
+    ],
+)
+def test_reason_against_token_level_hits_is_told(ours: Run, engine: str, reason: str) -> None:
+    """In the start-up line, beside the unit of vLLM's own hits."""
+    (line,) = ours.log_lines("prefix_unit=", engine)
+    assert line.partition("prefix_unit=")[2] == f"{features.BLOCK} tokens ({reason})"
+
+
 def test_prompt_logprobs(stock: Run, ours: Run) -> None:
     """Every position, long and short prompts with a common beginning, behind a warm cache."""
     same_tokens(ours, stock, "decoder", "prompt-logprobs")

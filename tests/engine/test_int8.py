@@ -3,65 +3,30 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.engine import features
-from tests.engine.conftest import TIMEOUT
-from tests.helpers import models
-from tests.helpers.engine import Engine, Run, Setting, run
+from tests.engine.linear_engines import NUM_TOKENS, SCHEMES, checkpoint
+from tests.helpers.engine import Run
 
-SCHEMES: dict[str, dict[str, bool]] = {
-    "dynamic": {},
-    "weight-per-tensor": {"per_channel": False},
-    "static": {"static": True},
-    "static-asymmetric": {"static": True, "symmetric": False},
-    "dynamic-asymmetric": {"symmetric": False},
-}
 OURS = "SmoothGemmInt8Linear[native]"
-NUM_TOKENS = 12
 # An activation that lies between two integers may be rounded either way, in fp32 in another order.
 LEAST_GAP = 0.02
 
 
 @pytest.fixture(scope="module")
-def checkpoints(made: features.Models, folder: Path) -> dict[str, Path]:
-    return {
-        name: models.quantised(
-            folder / f"int8-{name}", made.llama, calibration=features.TEXT, **how
-        )
-        for name, how in SCHEMES.items()
-    }
-
-
-@pytest.fixture(scope="module")
-def native(checkpoints: dict[str, Path], folder: Path) -> Run:
-    steps: list[dict[str, Any]] = [
-        {
-            "name": "greedy",
-            "do": "generate",
-            "prompts": features.PROMPTS,
-            **features.GREEDY,
-            "max_tokens": NUM_TOKENS,
-        },
-        {"name": "report", "do": "report"},
-    ]
-    engines = [
-        Engine(name, {"model": str(model), "max_model_len": 512, "block_size": 32}, steps)
-        for name, model in checkpoints.items()
-    ]
-    setting = Setting("int8", {"linear": "native"})
-    return run(setting, engines, folder / "int8", timeout=TIMEOUT)
+def native(linear_child: Future[Run]) -> Run:
+    return linear_child.result()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_tokens_of_the_twin(
-    scheme: str, native: Run, made: features.Models, checkpoints: dict[str, Path]
-) -> None:
+def test_tokens_of_the_twin(scheme: str, native: Run, made: features.Models, folder: Path) -> None:
     got = [answer["outputs"][0]["tokens"] for answer in native[scheme, "greedy"]]
-    twin, gaps = twin_answers(made.llama, checkpoints[scheme])
+    twin, gaps = twin_answers(made.llama, checkpoint(folder / "int8", scheme))
     assert got == twin
     assert min(gaps) > LEAST_GAP, "a near tie: equal tokens say little about these"
 
@@ -84,7 +49,7 @@ def test_a_refused_scheme_says_so(native: Run) -> None:
     assert native.log_lines("int8 layer stays with vLLM", "dynamic") == []
 
 
-def twin_answers(source: Path, checkpoint: Path) -> tuple[list[list[int]], list[float]]:
+def twin_answers(source: Path, rounded: Path) -> tuple[list[list[int]], list[float]]:
     """Greedy tokens in plain fp32 with activations rounded as the checkpoint says, and the gaps
     between the best two logits at each.
     """
@@ -92,8 +57,8 @@ def twin_answers(source: Path, checkpoint: Path) -> tuple[list[list[int]], list[
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tensors = load_file(checkpoint / "model.safetensors")
-    scheme = json.loads((checkpoint / "config.json").read_text())["quantization_config"]
+    tensors = load_file(rounded / "model.safetensors")
+    scheme = json.loads((rounded / "config.json").read_text())["quantization_config"]
     symmetric = scheme["config_groups"]["group_0"]["input_activations"]["symmetric"]
     model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     for name, module in model.named_modules():
@@ -102,7 +67,7 @@ def twin_answers(source: Path, checkpoint: Path) -> tuple[list[list[int]], list[
             scale = tensors.get(f"{name}.input_scale")
             zero = tensors.get(f"{name}.input_zero_point")
             module.register_forward_pre_hook(rounding(scale, zero, symmetric))
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    tokenizer = AutoTokenizer.from_pretrained(rounded)
     answers, gaps = [], []
     for prompt in features.PROMPTS:
         ids = tokenizer(prompt, return_tensors="pt").input_ids

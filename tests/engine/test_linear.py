@@ -2,76 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
-from pathlib import Path
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from tests.engine import features
-from tests.engine.conftest import TIMEOUT, UPSTREAM
-from tests.helpers import models
-from tests.helpers.engine import ROOT, Engine, Run, Setting, run
+from tests.helpers.engine import Run
 
-NATIVE = {**UPSTREAM, "linear": "native"}
-FUSED = {**NATIVE, "fuse_silu": True}
 # Log probabilities of a bfloat16 model are known to a few hundredths: its logits are rounded to
 # 1 part in 256, and so is what goes into the last layer.
 BF16_TIE = 0.15
 
 
 @pytest.fixture(scope="module")
-def passages() -> list[str]:
-    """About a thousand tokens of prose."""
-    data = json.loads((ROOT / "tests" / "data" / "prompts.json").read_text(encoding="utf-8"))
-    return list(data["passages"])
-
-
-@pytest.fixture(scope="module")
-def linear_run(made: features.Models, passages: list[str], folder: Path) -> Run:
-    """All engines of this file, each with options of its own, in one child."""
-    int8 = models.quantised(folder / "smollm2-int8", models.smollm2())
-    smollm2 = {"dtype": "bfloat16", "max_model_len": 1024, "max_num_batched_tokens": 1024}
-
-    def engine(name: str, model: Path, options: dict[str, Any]) -> Engine:
-        return Engine(
-            name,
-            {**smollm2, "model": str(model), "additional_config": {"xyserve": options}},
-            [
-                step("read", passages, max_tokens=1, prompt_logprobs=0),
-                step("greedy", passages, max_tokens=16, logprobs=2),
-                {"name": "report", "do": "report"},
-            ],
-        )
-
-    reload = features.reload(made)
-    fused_reload = dataclasses.replace(
-        reload,
-        name="fused-reload",
-        llm={**reload.llm, "additional_config": {"xyserve": FUSED}},
-        steps=[*reload.steps, {"name": "report", "do": "report"}],
-    )
-    reference = Engine(
-        "reference",
-        {**reload.llm, "additional_config": {"xyserve": {**UPSTREAM, "linear": "reference"}}},
-        [reload.steps[0], {"name": "report", "do": "report"}],
-    )
-    engines = [
-        engine("upstream", models.smollm2(), UPSTREAM),
-        engine("native", models.smollm2(), NATIVE),
-        engine("upstream-int8", int8, UPSTREAM),
-        engine("native-int8", int8, FUSED),
-        fused_reload,
-        reference,
-    ]
-    return run(Setting("linear", {}), engines, folder / "linear", timeout=TIMEOUT)
-
-
-def step(name: str, prompts: list[str], **sampling: Any) -> dict[str, Any]:
-    greedy = {"temperature": 0.0, "ignore_eos": True}
-    return {"name": name, "do": "generate", "prompts": prompts, **greedy, **sampling}
+def linear_run(linear_child: Future[Run]) -> Run:
+    return linear_child.result()
 
 
 def perplexity(answers: list[dict[str, Any]]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import Future
 from itertools import pairwise
 from typing import Any
 
@@ -36,9 +37,8 @@ def linear(path: str) -> str:
 
 
 @pytest.fixture
-def ours(request: pytest.FixtureRequest, path: str) -> Run:
-    run: Run = request.getfixturevalue(f"smollm2_{path}")
-    return run
+def ours(smollm2_runs: dict[str, Future[Run]], path: str) -> Run:
+    return smollm2_runs[path].result()
 
 
 def answers(run: Run) -> list[dict[str, Any]]:

@@ -24,11 +24,15 @@ Step = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One engine start: arguments of ``vllm.LLM``, and what to do with it in order."""
+    """One engine start: arguments of ``vllm.LLM``, and what to do with it in order.
+
+    ``asynchronous``: switch asynchronous scheduling on, for an engine in one process.
+    """
 
     name: str
     llm: dict[str, Any]
     steps: list[Step]
+    asynchronous: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,12 @@ def _as_json(engine: Engine, setting: Setting) -> dict[str, Any]:
         llm.setdefault("additional_config", {"xyserve": setting.options})
     if not setting.processes:
         llm["distributed_executor_backend"] = "uni"
-    return {"name": engine.name, "llm": llm, "steps": engine.steps}
+    return {
+        "name": engine.name,
+        "llm": llm,
+        "steps": engine.steps,
+        "asynchronous": engine.asynchronous,
+    }
 
 
 def _environment(setting: Setting) -> dict[str, str]:

@@ -57,10 +57,12 @@ class MetaAttentionMetadataBuilder(CPUAttentionMetadataBuilder):
             impl for impl in impls if getattr(impl, "path", "upstream") == "native"
         ]
         invariant = bool(envs.VLLM_BATCH_INVARIANT)
+        specs: dict[PlanSpec, None] = {}
         for impl in native:
             impl.spec = tables.spec_of(impl, kv_cache_spec.dtype.itemsize, invariant)
-        self._specs = list(dict.fromkeys(impl.spec for impl in native))
-        inbox.specs.update(dict.fromkeys(self._specs))
+            specs[impl.spec] = None
+        self._specs = list(specs)
+        inbox.specs.update(specs)
         # The parent plans for its own kernels, at 20 us a step and more.
         self._parent_plans = len(native) < len(impls) or not impls
 

@@ -12,9 +12,8 @@ from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
 from vllm_xyserve import config, parts
 from vllm_xyserve.attention.builder import MetaAttentionMetadata
 from vllm_xyserve.log import get_logger
-from vllm_xyserve.plan.spec import PlanSpec
-from vllm_xyserve.ops import attention as ops
 from vllm_xyserve.ops.reference.attention import AttentionParams, paged_attention, write_kv
+from vllm_xyserve.plan.spec import PlanSpec
 
 logger = get_logger("attention")
 
@@ -156,6 +155,8 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
             super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
             return
         if self.path == "native":
+            from vllm_xyserve.ops import attention as ops
+
             ops.kv_write(key, value, kv_cache, slot_mapping)
             return
         key_cache, value_cache = split_pages(kv_cache)
@@ -171,6 +172,8 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
         """Run the native kernel over the step's task table."""
         if self.spec is None:
             raise RuntimeError("a native attention layer was given no builder of ours")
+        from vllm_xyserve.ops import attention as ops
+
         ops.meta_attention(
             output.view_as(query),
             query,

@@ -42,13 +42,13 @@ class PlanInbox:
     def take(self, spec: PlanSpec) -> tuple[Table, Lengths] | str:
         """A table of this step and the batch row of each plan row, or why there is none."""
         if self._runner is None:
-            return "outside of a step"
+            return "no_step"
         if self._plans is None or (table := self._plans.tables.get(spec)) is None:
-            return "no plan came with the step"
+            return "no_plan"
         if self._order is None:
             self._order = self._find_order(self._plans.names)
         if self._order is None:
-            return "other requests in the batch"
+            return "requests"
         return table, self._order
 
     def _find_order(self, names: Sequence[str]) -> Lengths | None:

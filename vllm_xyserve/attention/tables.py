@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from vllm_xyserve.attention.inbox import inbox
-from vllm_xyserve.plan import check, complete, plan, statistics
+from vllm_xyserve.plan import check, complete
 from vllm_xyserve.plan.spec import CPU, Device, Geometry, PlanSpec, Policy
-from vllm_xyserve.plan.step import Lengths, Table
+from vllm_xyserve.plan.step import Lengths, Table, planner
 
 if TYPE_CHECKING:
     from vllm_xyserve.attention.impl import MetaAttentionImpl
@@ -49,10 +49,10 @@ def make(spec: PlanSpec, query_start_loc: Lengths, key_lens: Lengths) -> torch.T
     table = _handed_over(spec, query_start_loc, query_lens, key_lens)
     if table is None:
         began = time.perf_counter()
-        table = plan(spec, query_lens, key_lens)
-        complete(table, None, query_start_loc)
+        table = planner(spec).plan(query_lens, key_lens)
+        complete(table, np.arange(len(query_lens)), query_start_loc)
         inbox.counters.plan_seconds += time.perf_counter() - began
-    _count(table)
+    inbox.counters.count(table)
     return torch.from_numpy(table)
 
 
@@ -68,18 +68,11 @@ def _handed_over(
         inbox.counters.count_replanned(taken)
         return None
     table, order = taken
-    reason = check(table, spec, query_lens, key_lens, order)
-    if reason:
+    reason = check(table, spec, query_lens[order], key_lens[order])
+    if reason is not None:
         inbox.counters.count_replanned(reason)
         return None
     complete(table, order, query_start_loc)
     inbox.counters.complete_seconds += time.perf_counter() - began
+    inbox.counters.num_handed_over += 1
     return table
-
-
-def _count(table: Table) -> None:
-    counters, found = inbox.counters, statistics(table)
-    counters.num_tables += 1
-    counters.num_tasks += found.num_tasks
-    counters.padding_rows_avoided += found.padding_rows_avoided
-    counters.balance_sum += found.balance

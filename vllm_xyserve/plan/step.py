@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vllm_xyserve.plan.planner import Planner
 from vllm_xyserve.plan.spec import PlanSpec
+from vllm_xyserve.plan.table import statistics
 
 Lengths = NDArray[np.int32]
 Table = NDArray[np.uint8]
+
+SAMPLE_EVERY = 16
+"""Statistics of a table take 80 us, as long as planning it: every so many tables are looked at."""
+
+REPLAN_REASONS = (
+    "no_step",
+    "no_plan",
+    "requests",
+    "rows",
+    "query_lens",
+    "key_lens",
+    "cores",
+    "window",
+    "causal",
+    "heads",
+    "tiles",
+    "invariant",
+    "version",
+)
+"""`no_step`: not within a step (warm-up). `no_plan`: the scheduler did not know what to plan for.
+`requests`: the batch holds others. The rest are the words of `plan.check`."""
 
 PLANS_ATTRIBUTE = "xy_plans"
 """Of vLLM's ``SchedulerOutput``: the step's `StepPlans`. Pickling keeps it."""
@@ -39,18 +63,52 @@ class PlanCounters:
     """Totals of a process that plans or completes plans."""
 
     num_tables: int = 0
+    num_handed_over: int = 0
+    """Those of them that the scheduler had planned."""
+    plan_seconds: float = 0.0
+    complete_seconds: float = 0.0
+    num_samples: int = 0
+    """Tables that the following sums are over."""
     num_tasks: int = 0
     padding_rows_avoided: int = 0
     balance_sum: float = 0.0
-    """Sum over tables of the least core's predicted load over the most loaded one's."""
-    plan_seconds: float = 0.0
-    complete_seconds: float = 0.0
-    replanned: dict[str, int] = field(default_factory=dict)
-    """Tables that were handed over and not used, by the reason."""
+    """The least core's predicted load over the most loaded one's."""
+    replanned: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REPLAN_REASONS, 0))
+    """Tables that were planned in the worker although the scheduler plans, by the reason."""
 
     def count_replanned(self, reason: str) -> None:
-        """Count a table that its step could not use."""
-        self.replanned[reason] = self.replanned.get(reason, 0) + 1
+        """Count a table that its step could not take from the scheduler."""
+        self.replanned[reason] += 1
+
+    def totals(self) -> tuple[float, ...]:
+        """All totals in the order of the fields, the reasons last."""
+        return (
+            self.num_tables,
+            self.num_handed_over,
+            self.plan_seconds,
+            self.complete_seconds,
+            self.num_samples,
+            self.num_tasks,
+            self.padding_rows_avoided,
+            self.balance_sum,
+            *self.replanned.values(),
+        )
+
+    def count(self, table: Table) -> None:
+        """Count a table that a step uses."""
+        if self.num_tables % SAMPLE_EVERY == 0:
+            found = statistics(table)
+            self.num_samples += 1
+            self.num_tasks += found.num_tasks
+            self.padding_rows_avoided += found.padding_rows_avoided
+            self.balance_sum += found.balance
+        self.num_tables += 1
+
+
+@functools.lru_cache(maxsize=64)
+def planner(spec: PlanSpec) -> Planner:
+    """The planner of a spec; one per process."""
+    return Planner(spec.device, spec.geometry, spec.policy)
 
 
 def rows_of(output: Any) -> tuple[tuple[str, ...], Lengths, Lengths]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from vllm_xyserve.plan import plan
 from vllm_xyserve.plan.spec import PlanSpec
-from vllm_xyserve.plan.step import PLANS_ATTRIBUTE, SPECS_ATTRIBUTE, StepPlans, rows_of
+from vllm_xyserve.plan.step import PLANS_ATTRIBUTE, SPECS_ATTRIBUTE, StepPlans, planner, rows_of
 
 
 class StepPlanner:
@@ -32,6 +31,6 @@ class StepPlanner:
             return
         began = time.perf_counter()
         names, query_lens, key_lens = rows_of(scheduler_output)
-        tables = {spec: plan(spec, query_lens, key_lens) for spec in self.specs}
+        tables = {spec: planner(spec).plan(query_lens, key_lens) for spec in self.specs}
         plans = StepPlans(names, tables, time.perf_counter() - began)
         setattr(scheduler_output, PLANS_ATTRIBUTE, plans)

@@ -7,13 +7,14 @@ from typing import Any
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from vllm_xyserve import config
+from vllm_xyserve import config, metrics
 from vllm_xyserve.attention.inbox import inbox
 from vllm_xyserve.compat import patches
 from vllm_xyserve.linear import install
 from vllm_xyserve.log import get_logger
 from vllm_xyserve.plan.step import SPECS_ATTRIBUTE
 from vllm_xyserve.worker.block_copy import copy_blocks
+from vllm_xyserve.worker.plan_report import PlanReport
 from vllm_xyserve.worker.report import WorkerReport, report
 
 logger = get_logger("worker")
@@ -23,6 +24,7 @@ class XyCPUWorker(CPUWorker):
     """vLLM's CPU worker with our linear layers, task tables and block copies."""
 
     _has_reported = False
+    _plan_report: PlanReport | None = None
 
     def load_model(self, **kwargs: Any) -> None:
         """Put our pieces in, load the model, and log what each layer runs."""
@@ -41,17 +43,31 @@ class XyCPUWorker(CPUWorker):
         """Execute a step, with the scheduler's task tables at hand."""
         with inbox.step(scheduler_output, self.model_runner):
             output = super().execute_model(scheduler_output)
+        if self._plan_report is None:
+            self._plan_report = self._open_report()
+        self._plan_report.publish()
         return self._report_specs(output)
 
     def sample_tokens(self, grammar_output: Any) -> Any:
         """Finish a step."""
         return self._report_specs(super().sample_tokens(grammar_output))
 
+    def _open_report(self) -> PlanReport:
+        # Tensor-parallel ranks have the same tables: one of them publishes.
+        parallel: Any = self.vllm_config.parallel_config
+        if self.rank % parallel.world_size:
+            return PlanReport(inbox.counters, None)
+        engine = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
+        return PlanReport(inbox.counters, metrics.open_file(engine, metrics.PLAN_FIGURES))
+
     def _report_specs(self, output: Any) -> Any:
         """Tell the scheduler with a step's results what to plan for, once."""
-        if inbox.expects_plans and not self._has_reported and isinstance(output, ModelRunnerOutput):
-            setattr(output, SPECS_ATTRIBUTE, tuple(inbox.specs))
-            self._has_reported = True
+        if inbox.expects_plans and not self._has_reported:
+            # Where results come later, they are in the object already, without the tokens.
+            results = getattr(output, "_model_runner_output", output)
+            if isinstance(results, ModelRunnerOutput):
+                setattr(results, SPECS_ATTRIBUTE, tuple(inbox.specs))
+                self._has_reported = True
         return output
 
     def reload_weights(self, *args: Any, **kwargs: Any) -> None:
