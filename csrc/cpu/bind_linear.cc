@@ -1,7 +1,8 @@
-// The linear operations for torch: argument checks, output, and how work is dealt to threads.
+// The linear operations for torch: argument checks and outputs.
 
 #include <algorithm>
 
+#include "bind_deal.h"
 #include "bind_tensor.h"
 
 namespace xyserve {
@@ -34,38 +35,6 @@ void check_bias(const char* op, const std::optional<Tensor>& bias, ScalarType dt
     refuse(op, ": require contiguous bias [", n, "] of dtype ", dtype_text(dtype), ", got ",
            shape_text(*bias), " of dtype ", dtype_text(bias->scalar_type()));
   }
-}
-
-// Deals panels, and blocks of rows where there are too few panels, to the threads.
-void run_parts(LinearFn* kernel, const LinearArgs& args) {
-  const int64_t n_out = args.epilogue == Epilogue::silu_mul ? args.n / 2 : args.n;
-  const int64_t panels = num_panels(n_out);
-  const int64_t work = args.n * args.k * std::max<int64_t>(args.m / 4, 1);
-  const int64_t wanted = work / kWorkPerThread;
-  if (wanted <= 1) {
-    kernel(args, {0, args.m, 0, panels});
-    return;
-  }
-  const int64_t threads = std::min<int64_t>(torch::stable::get_num_threads(), wanted);
-  if (threads <= 1) {
-    kernel(args, {0, args.m, 0, panels});
-    return;
-  }
-  const int64_t row_blocks =
-      panels >= 4 * threads ? 1 : std::clamp<int64_t>(args.m / 24, 1, threads);
-  const int64_t items = panels * row_blocks;
-  torch::stable::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
-    int64_t item = items * begin / threads;
-    const int64_t last = items * end / threads;
-    while (item < last) {
-      const int64_t block = item / panels;
-      const int64_t panel = item % panels;
-      const int64_t panel_end = std::min(panels, panel + last - item);
-      kernel(args,
-             {args.m * block / row_blocks, args.m * (block + 1) / row_blocks, panel, panel_end});
-      item += panel_end - panel;
-    }
-  });
 }
 
 struct Call {
@@ -102,16 +71,6 @@ void describe_input(const char* op, Call* call, Tensor* x, const Tensor& packed,
   args.x_row_stride = rows.row_stride;
 }
 
-Tensor allocate_out(const Tensor& x, int64_t n_out, ScalarType dtype) {
-  int64_t sizes[kMaxDim];
-  const int64_t dim = x.dim();
-  for (int64_t i = 0; i + 1 < dim; ++i) {
-    sizes[i] = x.size(i);
-  }
-  sizes[dim - 1] = n_out;
-  return empty_cpu(sizes, dim, dtype);
-}
-
 void launch(const char* op, Call& call) {
   if (call.args.m == 0) {
     return;
@@ -120,7 +79,11 @@ void launch(const char* op, Call& call) {
   if (kernel == nullptr) {
     refuse(op, ": no kernel for ", dtype_name(call.type));
   }
-  run_parts(kernel, call.args);
+  const LinearArgs& args = call.args;
+  const int64_t n_out = args.epilogue == Epilogue::silu_mul ? args.n / 2 : args.n;
+  const int64_t work = args.n * args.k * std::max<int64_t>(args.m / 4, 1);
+  deal_parts(args.m, num_panels(n_out), work / kWorkPerThread,
+             [&](const LinearPart& part) { kernel(args, part); });
 }
 
 void check_same_leading(const char* op, const char* name, const Tensor& tensor, const Tensor& x,
@@ -141,7 +104,7 @@ Tensor linear(const Tensor x, const Tensor packed, std::optional<Tensor> bias, i
   Tensor input = x;
   Call call{};
   describe_input("linear", &call, &input, packed, bias, n);
-  Tensor out = allocate_out(input, n, call.dtype);
+  Tensor out = empty_like_rows(input, n, call.dtype);
   call.args.out = out.mutable_data_ptr();
   call.args.out_row_stride = n;
   launch("linear", call);
@@ -174,7 +137,7 @@ Tensor linear_silu_mul(const Tensor x, const Tensor packed, std::optional<Tensor
     refuse(kOp, ": require an even number of output columns (gate and up), got ", n);
   }
   const int64_t d = n / 2;
-  Tensor out = allocate_out(input, d, call.dtype);
+  Tensor out = empty_like_rows(input, d, call.dtype);
   call.args.out = out.mutable_data_ptr();
   call.args.out_row_stride = d;
   if (d % kPanelColumns == 0) {
@@ -183,7 +146,7 @@ Tensor linear_silu_mul(const Tensor x, const Tensor packed, std::optional<Tensor
     return out;
   }
   // Gate and up columns share a panel: two passes.
-  Tensor both = allocate_out(input, n, call.dtype);
+  Tensor both = empty_like_rows(input, n, call.dtype);
   call.args.out = both.mutable_data_ptr();
   call.args.out_row_stride = n;
   launch(kOp, call);
@@ -205,7 +168,7 @@ Tensor linear_add(const Tensor x, const Tensor packed, std::optional<Tensor> bia
     addend = torch::stable::contiguous(addend);
     fold_rows(addend, &rows);
   }
-  Tensor out = allocate_out(input, n, call.dtype);
+  Tensor out = empty_like_rows(input, n, call.dtype);
   call.args.out = out.mutable_data_ptr();
   call.args.out_row_stride = n;
   call.args.residual = addend.const_data_ptr();

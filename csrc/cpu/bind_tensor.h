@@ -73,6 +73,17 @@ inline Tensor empty_cpu(const int64_t* sizes, int64_t dim, ScalarType dtype) {
   return Tensor(handle);
 }
 
+// The shape of x with another last dimension.
+inline Tensor empty_like_rows(const Tensor& x, int64_t num_columns, ScalarType dtype) {
+  int64_t sizes[kMaxDim];
+  const int64_t dim = x.dim();
+  for (int64_t i = 0; i + 1 < dim; ++i) {
+    sizes[i] = x.size(i);
+  }
+  sizes[dim - 1] = num_columns;
+  return empty_cpu(sizes, dim, dtype);
+}
+
 // A tensor whose leading dimensions fold into rows of one stride.
 struct Rows {
   int64_t num_rows;

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "linear_dot.h"
+#include "vec_partly.h"
 #include "xyserve/linear.h"
 
 namespace xyserve {
@@ -33,31 +34,6 @@ struct TileCall {
   const char* next[2];  // what to fetch meanwhile for later tiles, and how far per step
   int64_t next_stride;
 };
-
-template <class V, class T>
-inline typename V::F load_partly(const T* p, int64_t count) {
-  if (count >= V::kWidth) {
-    return V::load(p);
-  }
-  T values[V::kWidth] = {};
-  if (count > 0) {
-    std::memcpy(values, p, static_cast<size_t>(count) * sizeof(T));
-  }
-  return V::load(values);
-}
-
-template <class V, class T>
-inline void store_partly(T* p, typename V::F v, int64_t count) {
-  if (count >= V::kWidth) {
-    V::store(p, v);
-    return;
-  }
-  if (count > 0) {
-    T values[V::kWidth];
-    V::store(values, v);
-    std::memcpy(p, values, static_cast<size_t>(count) * sizeof(T));
-  }
-}
 
 template <class V>
 inline typename V::F gated(typename V::F gate, typename V::F up) {
@@ -103,7 +79,7 @@ inline void finish_tile(const TileCall<D>& call, typename D::F (&acc)[R][G * D::
 }
 
 #ifndef XNEAR
-#define XNEAR 8
+#define XNEAR 12
 #endif
 #ifndef XFAR
 #define XFAR 0
@@ -113,8 +89,7 @@ constexpr int64_t kNear = XNEAR;
 template <class D, int64_t kSteps>
 inline void fetch_ahead(const typename D::T* b) {
   constexpr int64_t kBytes = D::kGroup * D::kStep * static_cast<int64_t>(sizeof(typename D::T));
-  const char* line =
-      reinterpret_cast<const char*>(b + kSteps * kPanelColumns * D::kStep);
+  const char* line = reinterpret_cast<const char*>(b + kSteps * kPanelColumns * D::kStep);
   for (int64_t i = 0; i < kBytes; i += 64) {
     __builtin_prefetch(line + i);
   }
@@ -224,7 +199,8 @@ inline void run_rows(TileCall<D> call, int64_t begin, int64_t end, const typenam
       const char* next = reinterpret_cast<const char*>(call.b[g]);
       call.next[g] = next + XFAR;
       if (num_tiles > 1) {
-        call.next[g] = next + G * kStepBytes * call.num_steps + i * call.next_stride * call.num_steps;
+        call.next[g] =
+            next + G * kStepBytes * call.num_steps + i * call.next_stride * call.num_steps;
       }
     }
     call.x = x + row * call.args->x_row_stride;

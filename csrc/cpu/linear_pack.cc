@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "xyserve/linear.h"
+#include "xyserve/linear_int8.h"
 
 namespace xyserve {
 namespace {
@@ -55,6 +55,19 @@ void pack_linear(DType dtype, void* packed, const void* weight, int64_t weight_r
     case DType::f16:
       return pack_panels<F16, k_step(DType::f16)>(packed, weight, weight_row_stride, n, k,
                                                   panel_begin, panel_end);
+  }
+}
+
+void pack_linear_int8(int8_t* packed, int32_t* sums, const int8_t* weight,
+                      int64_t weight_row_stride, int64_t n, int64_t k, int64_t panel_begin,
+                      int64_t panel_end) {
+  pack_panels<int8_t, kInt8Step>(packed, weight, weight_row_stride, n, k, panel_begin, panel_end);
+  for (int64_t row = panel_begin * kPanelColumns; row < panel_end * kPanelColumns; ++row) {
+    int32_t sum = 0;
+    for (int64_t i = 0; row < n && i < k; ++i) {
+      sum += weight[row * weight_row_stride + i];
+    }
+    sums[row] = sum;
   }
 }
 

@@ -89,7 +89,7 @@ Dispatch& state() {
 }  // namespace
 
 const char* op_name(Op op) {
-  constexpr const char* kNames[kNumOps] = {"silu_and_mul", "linear"};
+  constexpr const char* kNames[kNumOps] = {"silu_and_mul", "linear", "linear_int8", "quantize_rows"};
   return kNames[static_cast<int>(op)];
 }
 

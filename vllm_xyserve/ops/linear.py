@@ -22,7 +22,10 @@ _NATIVE: Final = _STATUS.loaded
 PANEL_COLUMNS: Final = 32
 
 
-def _need_native() -> None:
+def need_native() -> None:
+    """Raise unless the native library is loaded: RuntimeError, or ValueError for XYSERVE_ISA."""
+    if _NATIVE:
+        return
     if _STATUS.misconfigured:
         raise ValueError(_STATUS.reason)
     raise RuntimeError(
@@ -41,8 +44,7 @@ def linear_pack(weight: torch.Tensor) -> torch.Tensor:
 
     N is filled up with zeros to a multiple of 32, K to an even number for bf16.
     """
-    if not _NATIVE:
-        _need_native()
+    need_native()
     packed: torch.Tensor = torch.ops.xyserve.linear_pack(weight)
     return packed
 
@@ -62,8 +64,7 @@ def linear(
     Returns:
         ``[..., N]``, dtype of ``x``.
     """
-    if not _NATIVE:
-        _need_native()
+    need_native()
     out: torch.Tensor = torch.ops.xyserve.linear(x, packed, bias, n)
     return out
 
@@ -72,8 +73,7 @@ def linear_out(
     out: torch.Tensor, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, n: int
 ) -> None:
     """`linear` into ``out`` ``[..., N]``, whose rows may have any one stride of at least N."""
-    if not _NATIVE:
-        _need_native()
+    need_native()
     torch.ops.xyserve.linear_out(out, x, packed, bias, n)
 
 
@@ -88,8 +88,7 @@ def linear_silu_mul(
     Returns:
         ``[..., d]``, dtype of ``x``.
     """
-    if not _NATIVE:
-        _need_native()
+    need_native()
     out: torch.Tensor = torch.ops.xyserve.linear_silu_mul(x, packed, bias, n)
     return out
 
@@ -102,7 +101,6 @@ def linear_add(
     residual: torch.Tensor,
 ) -> torch.Tensor:
     """``x @ weight.T + bias + residual`` with one rounding; ``residual``: ``[..., N]``."""
-    if not _NATIVE:
-        _need_native()
+    need_native()
     out: torch.Tensor = torch.ops.xyserve.linear_add(x, packed, bias, n, residual)
     return out

@@ -8,11 +8,12 @@
 #include "xyserve/dtype.h"
 #include "xyserve/isa.h"
 #include "xyserve/linear.h"
+#include "xyserve/linear_int8.h"
 
 namespace xyserve {
 
-enum class Op : int32_t { silu_and_mul, linear };
-inline constexpr int kNumOps = 2;
+enum class Op : int32_t { silu_and_mul, linear, linear_int8, quantize_rows };
+inline constexpr int kNumOps = 4;
 
 // The signature that every kernel of an operation has.
 template <Op>
@@ -24,6 +25,14 @@ struct KernelFn<Op::silu_and_mul> {
 template <>
 struct KernelFn<Op::linear> {
   using type = LinearFn;
+};
+template <>
+struct KernelFn<Op::linear_int8> {
+  using type = LinearInt8Fn;
+};
+template <>
+struct KernelFn<Op::quantize_rows> {
+  using type = QuantizeRowsFn;
 };
 
 struct Kernel {
