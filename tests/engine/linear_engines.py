@@ -1,4 +1,4 @@
-"""The engines behind test_linear.py and test_int8.py: native linear layers, each with its options."""
+"""The engines behind test_linear.py and test_int8.py: native linear layers in one child."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def engines(made: features.Models, folder: Path) -> list[Engine]:
 def passages() -> list[str]:
     """About a thousand tokens of prose."""
     data = json.loads((ROOT / "tests" / "data" / "prompts.json").read_text(encoding="utf-8"))
-    return list(data["passages"])
+    return list(data["passages"].values())
 
 
 def checkpoint(folder: Path, scheme: str) -> Path:

@@ -14,7 +14,8 @@ from tests.engine.linear_engines import NUM_TOKENS, SCHEMES, checkpoint
 from tests.helpers.engine import Run
 
 OURS = "SmoothGemmInt8Linear[native]"
-# An activation that lies between two integers may be rounded either way, in fp32 in another order.
+# An activation halfway between two integers may be rounded either way when sums come in another
+# order: about 1 part in 250 of one of 64 to 160 inputs, in logits of order 5.
 LEAST_GAP = 0.02
 
 
@@ -27,29 +28,26 @@ def native(linear_child: Future[Run]) -> Run:
 def test_tokens_of_the_twin(scheme: str, native: Run, made: features.Models, folder: Path) -> None:
     got = [answer["outputs"][0]["tokens"] for answer in native[scheme, "greedy"]]
     twin, gaps = twin_answers(made.llama, checkpoint(folder / "int8", scheme))
-    assert got == twin
-    assert min(gaps) > LEAST_GAP, "a near tie: equal tokens say little about these"
+    compared = 0
+    for mine, wanted, margins in zip(got, twin, gaps, strict=True):
+        for token, want, margin in zip(mine, wanted, margins, strict=True):
+            if token != want:
+                assert margin < LEAST_GAP, f"{mine}, twin {wanted}"
+                break  # what follows answers another question
+            compared += 1
+    assert compared >= 0.75 * NUM_TOKENS * len(features.PROMPTS), "too many near ties"
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_what_ran(scheme: str, native: Run) -> None:
     """Four int8 products per layer; the tied table stays in floating point."""
     report = native[scheme, "report"]
-    ours = scheme != "dynamic-asymmetric"
-    expected = {OURS: 8} if ours else {"upstream": 8}
-    assert report["linear"] == {**expected, "SmoothGemmLinear[native]": 2}
-    ran = sum(calls for name, calls in report["kernels"].items() if "int8" in name)
-    assert ran == 0 if not ours else ran >= 8 * NUM_TOKENS
+    assert report["linear"] == {OURS: 8, "SmoothGemmLinear[native]": 2}
+    ran = sum(n for name, n in report["kernels"].items() if name.startswith("linear_int8_f32"))
+    assert ran >= 8 * NUM_TOKENS, report["kernels"]
 
 
-def test_a_refused_scheme_says_so(native: Run) -> None:
-    lines = native.log_lines("int8 layer stays with vLLM", "dynamic-asymmetric")
-    assert len(lines) == 1, lines
-    assert "zero points per token" in lines[0]
-    assert native.log_lines("int8 layer stays with vLLM", "dynamic") == []
-
-
-def twin_answers(source: Path, rounded: Path) -> tuple[list[list[int]], list[float]]:
+def twin_answers(source: Path, rounded: Path) -> tuple[list[list[int]], list[list[float]]]:
     """Greedy tokens in plain fp32 with activations rounded as the checkpoint says, and the gaps
     between the best two logits at each.
     """
@@ -81,7 +79,7 @@ def twin_answers(source: Path, rounded: Path) -> tuple[list[list[int]], list[flo
         )
         answers.append(out.sequences[0, ids.shape[1] :].tolist())
         best = torch.cat(out.logits).topk(2).values
-        gaps += (best[:, 0] - best[:, 1]).tolist()
+        gaps.append((best[:, 0] - best[:, 1]).tolist())
     return answers, gaps
 
 
@@ -94,7 +92,8 @@ def rounding(scale: Any, zero: Any, symmetric: bool) -> Any:
         if scale is None and symmetric:
             step = x.abs().amax(-1, keepdim=True) / 127
         elif scale is None:
-            low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+            low = x.amin(-1, keepdim=True).clamp(max=0)
+            high = x.amax(-1, keepdim=True).clamp(min=0)
             step = (high - low) / 255
             shift = (-128 - low / step).round()
         return (((x / step).round() + shift).clamp(-128, 127) - shift) * step

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from vllm.model_executor.kernels.linear.scaled_mm.ScaledMMLinearKernel import (
-    Int8ScaledMMLinearKernel,
-    Int8ScaledMMLinearLayerConfig,
-)
+from vllm.model_executor.kernels.linear import CPUInt8ScaledMMLinearKernel
 
 from vllm_xyserve.log import get_logger
-from vllm_xyserve.ops import linear as ops
+from vllm_xyserve.ops import linear_int8 as ops
 from vllm_xyserve.ops import registry
 
 logger = get_logger("linear")
@@ -19,14 +16,18 @@ logger = get_logger("linear")
 _said: set[str] = set()
 
 
-class SmoothGemmInt8Linear(Int8ScaledMMLinearKernel):
+class SmoothGemmInt8Linear(CPUInt8ScaledMMLinearKernel):
     """int8 weights with a scale per tensor or channel, int8 activations.
 
-    Activations are quantised within the product: per token from their largest magnitude, or per
-    tensor with the checkpoint's scale and zero point. The packed weight takes the place of the
-    layer's weight and the sums of its rows that of ``azp_adj``, so that a reload of weights, which
-    goes by a layer's parameters, packs again.
+    Activations are quantised in front of the product: per token from their extremes, or per tensor
+    with the checkpoint's scale; with or without a zero point. The packed weight takes the place of
+    the layer's weight and the sums of its rows that of ``azp_adj``, so that a reload of weights,
+    which goes by a layer's parameters, packs again. A layer that our kernel does not cover is the
+    parent's, said once.
     """
+
+    is_ours = False
+    """Whether the layer runs our kernel; known when its weight is."""
 
     @classmethod
     def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
@@ -34,34 +35,31 @@ class SmoothGemmInt8Linear(Int8ScaledMMLinearKernel):
         support = registry.supports("linear_int8", dtype=torch.get_default_dtype())
         return support.ok, support.reason or None
 
-    @classmethod
-    def can_implement(cls, c: Int8ScaledMMLinearLayerConfig) -> tuple[bool, str | None]:
-        """Every scheme but a zero point per token, which the kernel does not have."""
-        if not c.is_static_input_scheme and not c.input_symmetric:
-            why = "has no zero points per token (dynamic asymmetric activations)"
-            if why not in _said:
-                _said.add(why)
-                logger.info("xyserve: int8 layer stays with vLLM (SmoothGEMM %s)", why)
-            return False, why
-        return True, None
-
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         """Pack the weight, and bring scales into the form that the kernel reads."""
-        weight_name, scale_name, _, _, sums_name = self.layer_param_names
+        weight_name, scale_name, input_name, _, sums_name = self.layer_param_names
         weight = getattr(layer, weight_name).detach()
         scale = _per_channel(getattr(layer, scale_name).detach(), layer, weight.shape[0])
-        self.num_out = weight.shape[0]
-        packed, sums = ops.linear_pack_int8(weight.contiguous(), scale)
-        for name, tensor in ((weight_name, packed), (scale_name, scale), (sums_name, sums)):
-            _set(layer, name, tensor)
         if self.config.is_static_input_scheme:
             self._merge_input_scales(layer)
+        support = ops.can_run(weight, scale, torch.get_default_dtype(), getattr(layer, input_name))
+        self.is_ours = support.ok
+        if not support.ok:
+            if support.reason not in _said:
+                _said.add(support.reason)
+                logger.info("xyserve: int8 layer stays with vLLM (%s)", support.reason)
+            super().process_weights_after_loading(layer)
+            return
+        self.num_out = weight.shape[0]
+        packed, sums = ops.linear_pack_int8(weight, scale)
+        for name, tensor in ((weight_name, packed), (scale_name, scale), (sums_name, sums)):
+            _set(layer, name, tensor)
 
     def _merge_input_scales(self, layer: torch.nn.Module) -> None:
         """One scale (and zero point) for a layer that was merged from several.
 
         Symmetric: the widest. With zero points: the narrowest range that holds all of theirs, as
-        vLLM's own CPU kernel has it.
+        the parent has it.
         """
         _, _, scale_name, zero_name, _ = self.layer_param_names
         scale = getattr(layer, scale_name).detach().float()
@@ -82,8 +80,21 @@ class SmoothGemmInt8Linear(Int8ScaledMMLinearKernel):
         self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
         """``x [..., K]`` float to ``[..., N]`` of its dtype."""
+        if not self.is_ours:
+            out: torch.Tensor = super().apply_weights(layer, x, bias)
+            return out
         packed, scale, input_scale, input_zero, sums = self._get_layer_params(layer)
-        return ops.linear_int8(x, packed, scale, sums, bias, input_scale, input_zero, self.num_out)
+        return ops.linear_int8(
+            x,
+            packed,
+            scale,
+            sums,
+            bias,
+            input_scale,
+            input_zero,
+            self.num_out,
+            self.config.input_symmetric,
+        )
 
 
 def _per_channel(scale: torch.Tensor, layer: Any, num_out: int) -> torch.Tensor:

@@ -75,7 +75,7 @@ def _linear_names(modules: Iterable[Any]) -> Iterable[str]:
         if isinstance(linear, SmoothGemmLinear):
             epilogue = f" {linear.epilogue}" if linear.epilogue else ""
             yield f"{type(linear).__name__}[{linear.path}{epilogue}]"
-        elif isinstance(kernel, SmoothGemmInt8Linear):
+        elif isinstance(kernel, SmoothGemmInt8Linear) and kernel.is_ours:
             yield f"{type(kernel).__name__}[native]"
         elif linear is not None or isinstance(kernel, Int8ScaledMMLinearKernel):
             yield "upstream"
