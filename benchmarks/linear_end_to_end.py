@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=1, help="of torch in each engine")
     parser.add_argument("--compiled", action="store_true", help="torch.compile instead of eager")
     parser.add_argument("--fused", action="store_true", help="one more engine, with fuse_silu")
+    parser.add_argument("--cases", nargs="+", metavar="WHAT-SIZE", help="such as decode-12")
 
 
 def run(options: Options) -> Result:
@@ -81,6 +82,9 @@ def settings(options: Options) -> list[Setting]:
 
 def cases(options: Options) -> list[tuple[str, int]]:
     """``(command, size)``."""
+    if options.extra.cases:
+        pairs = [case.split("-") for case in options.extra.cases]
+        return [(what, int(size)) for what, size in pairs]
     sizes = [("decode", batch) for batch in BATCHES] + [("prefill", n) for n in PREFILLS]
     return sizes[::2] if options.quick else sizes
 

@@ -34,7 +34,7 @@ def perplexity(answers: list[dict[str, Any]]) -> float:
 
 def test_perplexity_in_bfloat16(linear_run: Run) -> None:
     stock, ours = (perplexity(linear_run[name, "read"]) for name in ("upstream", "native"))
-    assert 5 < stock < 50, "not a language model's perplexity on prose"
+    assert 5 < stock < 200, "not a language model's perplexity on prose"
     assert ours == pytest.approx(stock, rel=0.005)
 
 
