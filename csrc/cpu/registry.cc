@@ -89,7 +89,7 @@ Dispatch& state() {
 }  // namespace
 
 const char* op_name(Op op) {
-  constexpr const char* kNames[kNumOps] = {"silu_and_mul"};
+  constexpr const char* kNames[kNumOps] = {"silu_and_mul", "kv_write", "meta_attention"};
   return kNames[static_cast<int>(op)];
 }
 

@@ -5,13 +5,14 @@
 #include <cstdint>
 
 #include "xyserve/activation.h"
+#include "xyserve/attention.h"
 #include "xyserve/dtype.h"
 #include "xyserve/isa.h"
 
 namespace xyserve {
 
-enum class Op : int32_t { silu_and_mul };
-inline constexpr int kNumOps = 1;
+enum class Op : int32_t { silu_and_mul, kv_write, meta_attention };
+inline constexpr int kNumOps = 3;
 
 // The signature that every kernel of an operation has.
 template <Op>
@@ -19,6 +20,14 @@ struct KernelFn;
 template <>
 struct KernelFn<Op::silu_and_mul> {
   using type = SiluAndMulFn;
+};
+template <>
+struct KernelFn<Op::kv_write> {
+  using type = KvWriteFn;
+};
+template <>
+struct KernelFn<Op::meta_attention> {
+  using type = MetaAttentionFn;
 };
 
 struct Kernel {
