@@ -155,9 +155,7 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
             super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
             return
         if self.path == "native":
-            from vllm_xyserve.ops import attention as ops
-
-            ops.kv_write(key, value, kv_cache, slot_mapping)
+            torch.ops.xyserve.kv_write(key, value, kv_cache, slot_mapping)
             return
         key_cache, value_cache = split_pages(kv_cache)
         write_kv(key_cache, value_cache, key, value, slot_mapping)
@@ -172,9 +170,7 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
         """Run the native kernel over the step's task table."""
         if self.spec is None:
             raise RuntimeError("a native attention layer was given no builder of ours")
-        from vllm_xyserve.ops import attention as ops
-
-        ops.meta_attention(
+        torch.ops.xyserve.meta_attention(
             output.view_as(query),
             query,
             kv_cache,
@@ -182,10 +178,12 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
             attn_metadata.seq_lens,
             attn_metadata.query_start_loc,
             attn_metadata.tables[self.spec],
-            scale=self.scale,
-            softcap=self.logits_soft_cap,
-            alibi_slopes=self.alibi_slopes,
-            sinks=self.sinks,
+            self.scale,
+            self.logits_soft_cap,
+            self.alibi_slopes,
+            self.sinks,
+            None,
+            None,
         )
 
     def _params(self) -> AttentionParams:
