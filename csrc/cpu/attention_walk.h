@@ -326,11 +326,19 @@ class Walk {
       }
       float factor = empty ? 0.0f : 1.0f / total;
       if (args_.sinks != nullptr && !empty) {
-        // The sink's share of the sum, 1 / (1 + e^(sink - lse)): overflow gives a share of 0.
-        factor = factor / (1.0f + ::expf(args_.sinks[row.head] - lse));
+        // In the order of a split row (partial, then merge), so that both give the same bits.
+        for (int32_t d = 0; d < size; ++d) {
+          acc[d] *= factor;
+        }
+        factor = sink_share(row.head, lse);
       }
       store_row(*pass.segment, row.query, row.head, acc, factor);
     }
+  }
+
+  // What the sink leaves for the keys: overflow of the exponential gives 0.
+  float sink_share(int32_t head, float lse) const {
+    return 1.0f / (1.0f + ::expf(args_.sinks[head] - lse));
   }
 
   void store_row(const Segment& segment, int32_t query, int32_t head, const float* values,
@@ -377,7 +385,7 @@ class Walk {
     }
     float factor = top == -INFINITY ? 0.0f : 1.0f / total;
     if (args_.sinks != nullptr && top != -INFINITY) {
-      factor = factor / (1.0f + ::expf(args_.sinks[head] - (top + ::logf(total))));
+      factor *= sink_share(head, top + ::logf(total));
     }
     store_row(segment, query, head, acc, factor);
   }
