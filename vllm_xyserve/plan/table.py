@@ -59,7 +59,7 @@ def check(buffer: Buffer, spec: PlanSpec, query_lens: IntLike, key_lens: IntLike
         "window": int(header["window"]) == geometry.window,
         "causal": bool(flags & layout.FLAG_CAUSAL) == geometry.causal,
         "invariant": bool(flags & layout.FLAG_INVARIANT) == spec.policy.invariant,
-        "heads": (header["num_kv_heads"], header["group_size"], header["head_dim"])
+        "heads": tuple(int(header[name]) for name in ("num_kv_heads", "group_size", "head_dim"))
         == (geometry.num_kv_heads, geometry.group_size, geometry.head_dim),
         "tiles": tiles == device.tile_rows and header["split_quantum"] == device.split_quantum,
     }

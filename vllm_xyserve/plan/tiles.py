@@ -178,13 +178,15 @@ def _split_quanta(
     spec: PlanSpec, tiles: Tiles, splits: Ints, tile: Ints, split: Ints
 ) -> tuple[Ints, Ints]:
     """First and end quantum of each split of each piece."""
-    first = tiles.key_begin[tile] // spec.device.split_quantum
-    end = first + tiles.num_quanta[tile]
+    first: Ints = tiles.key_begin[tile] // spec.device.split_quantum
+    end: Ints = first + tiles.num_quanta[tile]
     if spec.policy.invariant:
         span = spec.device.split_span // spec.device.split_quantum
         at = first // span + split
-        return np.maximum(first, at * span), np.minimum(end, (at + 1) * span)
-    base = tiles.num_quanta[tile] // splits[tile]
-    extra = tiles.num_quanta[tile] % splits[tile]
+        begin, stop = np.maximum(first, at * span), np.minimum(end, (at + 1) * span)
+        return begin, stop
+    base: Ints = tiles.num_quanta[tile] // splits[tile]
+    extra: Ints = tiles.num_quanta[tile] % splits[tile]
     begin = first + split * base + np.minimum(split, extra)
-    return begin, begin + base + (split < extra)
+    stop = begin + base + (split < extra)
+    return begin, stop
