@@ -70,7 +70,7 @@ class _Filler:
         self.remaining -= work
 
     def add_tile(self, tile: int) -> None:
-        """Whole heads while they fit, then one head cut along its keys, then on to the next core."""
+        """Whole heads while they fit, then one head cut along its keys, then the next core."""
         task, num_heads = self.spec.weights.task, self.spec.geometry.num_kv_heads
         slack = self.target >> SLACK_SHIFT
         first = int(self.tiles.key_begin[tile]) // self.spec.device.split_quantum
