@@ -163,9 +163,9 @@ class Child:
         }
 
 
-def main(answer_fd: int) -> None:
-    """Answer commands until the input ends."""
-    child = Child()
+def main(answer_fd: int, child: object | None = None) -> None:
+    """Answer commands until the input ends, with the methods of ``child``."""
+    child = child or Child()
     with os.fdopen(answer_fd, "w") as answers:
         for line in sys.stdin:
             command = json.loads(line)

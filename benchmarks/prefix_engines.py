@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ class Setting:
 
     name: in messages. options: of the plugin, below its key; None runs stock vLLM. llm: arguments
     of ``vllm.LLM``. want_margins: also bring by how much each token was the best. threads: of
-    torch.
+    torch. env: more environment variables. module: the child's.
     """
 
     name: str
@@ -35,6 +35,8 @@ class Setting:
     llm: dict[str, Any]
     want_margins: bool = False
     threads: int | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    module: str = "benchmarks.prefix_child"
 
 
 class EngineProcess:
@@ -45,7 +47,7 @@ class EngineProcess:
         self._log = tempfile.NamedTemporaryFile("w+", prefix="prefix-", suffix=".log")  # noqa: SIM115
         read_fd, write_fd = os.pipe()
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.prefix_child", str(write_fd)],
+            [sys.executable, "-m", setting.module, str(write_fd)],
             cwd=ROOT,
             env=_environment(setting),
             stdin=subprocess.PIPE,
@@ -121,4 +123,4 @@ def _environment(setting: Setting) -> dict[str, str]:
         env["XYSERVE_PLATFORM"] = "1"
     if setting.threads is not None:
         env["OMP_NUM_THREADS"] = str(setting.threads)
-    return env
+    return {**env, **setting.env}

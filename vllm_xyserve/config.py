@@ -75,6 +75,13 @@ class XyConfig:
     linear: Path = field(default="auto", metadata={"help": "linear path: as for attention"})
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    fuse_silu: bool = field(
+        default=False,
+        metadata={
+            "help": "let the native gate-up product of an MLP apply SiLU-and-multiply by itself, "
+            "where the MLP allows it"
+        },
+    )
 
 
 def parse(options: object, *, where: str = KEY) -> XyConfig:

@@ -33,7 +33,8 @@ bool detect(Isa isa) {
     case Isa::avx512:
       return has_avx512();
     case Isa::avx512_bf16:
-      return has_avx512() && __builtin_cpu_supports("avx512bf16");
+      return has_avx512() && __builtin_cpu_supports("avx512bf16") &&
+             __builtin_cpu_supports("avx512vnni");
   }
   return false;
 }

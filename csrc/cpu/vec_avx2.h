@@ -42,7 +42,34 @@ struct VecAvx2 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), half);
   }
 
+  static F set1(float v) { return _mm256_set1_ps(v); }
+  static F broadcast(const float* p) { return _mm256_broadcast_ss(p); }
+  static F broadcast(const Bf16* p) {
+    return _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int32_t>(p->bits) << 16));
+  }
+  static F broadcast(const F16* p) {
+    return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<int16_t>(p->bits)));
+  }
+  static void load_pairs(const Bf16* p, F* even, F* odd) {
+    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    *even = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+    *odd = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
+  }
+
+  static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static F add(F a, F b) { return _mm256_add_ps(a, b); }
+  static F min(F a, F b) { return _mm256_min_ps(a, b); }
+  static F max(F a, F b) { return _mm256_max_ps(a, b); }
+  static int32_t round_to_int(float v) { return _mm_cvtss_si32(_mm_set_ss(v)); }
+  // round(v) + zero, kept within 0 to 255; to nearest even.
+  static void store_quantized(uint8_t* p, F v, int32_t zero) {
+    const F bound = _mm256_set1_ps(65536.0f);
+    const F bounded = _mm256_max_ps(negate(bound), _mm256_min_ps(bound, v));
+    const __m256i q = _mm256_add_epi32(_mm256_cvtps_epi32(bounded), _mm256_set1_epi32(zero));
+    const __m128i words =
+        _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
+  }
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
   static F div(F a, F b) { return _mm256_div_ps(a, b); }
   static F one() { return _mm256_set1_ps(1.0f); }

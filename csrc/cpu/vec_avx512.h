@@ -33,7 +33,33 @@ struct VecAvx512 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), half);
   }
 
+  static F set1(float v) { return _mm512_set1_ps(v); }
+  static F broadcast(const float* p) { return _mm512_set1_ps(*p); }
+  static F broadcast(const Bf16* p) {
+    return _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int32_t>(p->bits) << 16));
+  }
+  static F broadcast(const F16* p) {
+    return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(p->bits)));
+  }
+  static void load_pairs(const Bf16* p, F* even, F* odd) {
+    const __m512i pairs = _mm512_loadu_si512(p);
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
+  }
+
+  static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
+  static F min(F a, F b) { return _mm512_min_ps(a, b); }
+  static F max(F a, F b) { return _mm512_max_ps(a, b); }
+  static int32_t round_to_int(float v) { return _mm_cvtss_si32(_mm_set_ss(v)); }
+  // round(v) + zero, kept within 0 to 255; to nearest even.
+  static void store_quantized(uint8_t* p, F v, int32_t zero) {
+    const F bound = _mm512_set1_ps(65536.0f);
+    const F bounded = _mm512_max_ps(negate(bound), _mm512_min_ps(bound, v));
+    const __m512i q = _mm512_add_epi32(_mm512_cvtps_epi32(bounded), _mm512_set1_epi32(zero));
+    const __m512i positive = _mm512_max_epi32(q, _mm512_setzero_si512());
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtusepi32_epi8(positive));
+  }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static F div(F a, F b) { return _mm512_div_ps(a, b); }
   static F one() { return _mm512_set1_ps(1.0f); }

@@ -7,6 +7,7 @@ namespace xyserve {
 namespace {
 
 struct VecAvx512Bf16 : VecAvx512 {
+  using VecAvx512::store;
   // vcvtneps2bf16 ignores MXCSR and flushes subnormal inputs to zero. Every fp32 subnormal is also
   // a bf16 subnormal, so flushing would lose answers that the other instruction sets keep: lanes
   // with one are rare, and take the integer path. The result is bit-identical to VecAvx512.

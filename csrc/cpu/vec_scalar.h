@@ -69,7 +69,29 @@ struct VecScalar {
     p->bits = static_cast<uint16_t>(sign | half);
   }
 
+  static F set1(float v) { return v; }
+  template <class T>
+  static F broadcast(const T* p) {
+    return load(p);
+  }
+  static void load_pairs(const Bf16* p, F* even, F* odd) {
+    *even = load(p);
+    *odd = load(p + 1);
+  }
+
   static F add(F a, F b) { return a + b; }
+  // Two roundings: without the instruction, the C library's fma costs a hundred times as much.
+  static F fma(F a, F b, F c) { return a * b + c; }
+  // With a NaN in either operand these return the second one, as the instructions do.
+  static F min(F a, F b) { return a < b ? a : b; }
+  static F max(F a, F b) { return a > b ? a : b; }
+  static int32_t round_to_int(float v) { return static_cast<int32_t>(std::nearbyint(v)); }
+  // round(v) + zero, kept within 0 to 255; to nearest even.
+  static void store_quantized(uint8_t* p, F v, int32_t zero) {
+    const float bounded = v > -65536.0f ? (v < 65536.0f ? v : 65536.0f) : -65536.0f;
+    const int32_t q = round_to_int(bounded) + zero;
+    *p = static_cast<uint8_t>(q < 0 ? 0 : (q > 255 ? 255 : q));
+  }
   static F mul(F a, F b) { return a * b; }
   static F div(F a, F b) { return a / b; }
   static F one() { return 1.0f; }

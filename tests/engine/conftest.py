@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.engine import features, prefix_engines
+from tests.engine import features, linear_engines, prefix_engines
 from tests.helpers import models
 from tests.helpers.engine import ROOT, Engine, Run, Setting, run
 
 UPSTREAM = {"attention": "upstream", "linear": "upstream"}
-REFERENCE = {"attention": "reference", "linear": "reference"}
+# Attention in plain torch, linear layers through our kernels.
+REFERENCE = {"attention": "reference", "linear": "native"}
 NUM_TOKENS = 20
 TOKEN_BUDGET = 512
 TIMEOUT = 1100.0  # seconds, for a machine that has other things to do; idle it is two minutes
@@ -48,7 +49,7 @@ def prompts() -> dict[str, list[int]]:
 def start_children(request: pytest.FixtureRequest) -> None:
     """Start all runs that the selected tests read, so that no core is idle in between."""
     asked = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
-    for name in ("feature_runs", "prefix_runs", "compiled_runs", "smollm2_runs"):
+    for name in ("feature_runs", "prefix_runs", "compiled_runs", "smollm2_runs", "linear_child"):
         if name in asked:
             request.getfixturevalue(name)
 
@@ -65,7 +66,7 @@ def children() -> Iterator[ThreadPoolExecutor]:
 def smollm2_runs(
     children: ThreadPoolExecutor, prompts: dict[str, list[int]], folder: Path
 ) -> dict[str, Future[Run]]:
-    """SmolLM2 on stock vLLM, on xyserve with every part upstream, and with both reference paths."""
+    """SmolLM2 on stock vLLM, on xyserve with every part upstream, and with both parts ours."""
     settings = {"stock": None, "upstream": UPSTREAM, "reference": REFERENCE}
     return {
         name: children.submit(_smollm2_run, name, options, prompts, folder)
@@ -90,6 +91,13 @@ def prefix_runs(children: ThreadPoolExecutor, folder: Path) -> dict[str, Future[
     cold = [prefix_engines.cold_engine()]
     runs["cold"] = _submit(children, Setting("cold", None), cold, folder / "prefix-cold")
     return runs
+
+
+@pytest.fixture(scope="session")
+def linear_child(children: ThreadPoolExecutor, made: features.Models, folder: Path) -> Future[Run]:
+    """Native linear layers; the int8 models are made below the child's folder."""
+    engines = linear_engines.engines(made, folder / "int8")
+    return _submit(children, Setting("linear", {}), engines, folder / "linear")
 
 
 @pytest.fixture(scope="session")
@@ -148,7 +156,7 @@ def default(feature_runs: dict[str, Future[Run]]) -> Run:
 
 @pytest.fixture(scope="session")
 def reference(feature_runs: dict[str, Future[Run]]) -> Run:
-    """The features on xyserve with both reference paths."""
+    """The features on xyserve with both parts ours."""
     return feature_runs["reference"].result()
 
 

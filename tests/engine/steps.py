@@ -112,6 +112,7 @@ def compile_hash(llm: Any) -> str:
 
 def look_at_worker(worker: Any) -> dict[str, Any]:
     """Runs in the worker."""
+    import psutil
     from vllm.model_executor.layers import utils
     from vllm.platforms import current_platform
 
@@ -122,6 +123,7 @@ def look_at_worker(worker: Any) -> dict[str, Any]:
     dispatch = utils.dispatch_cpu_unquantized_gemm
     return {
         "pid": os.getpid(),
+        "rss": psutil.Process().memory_info().rss,
         "platform": _path(type(current_platform)),
         "platform_bases": [_path(cls) for cls in type(current_platform).__mro__],
         "worker": _path(type(worker)),

@@ -1,6 +1,6 @@
 """Rows of docs/features.md: each feature on xyserve, beside stock vLLM where it has an answer.
 
-``ours`` is first xyserve without any option, then with both reference paths.
+``ours`` is first xyserve without any option, then with both parts ours.
 """
 
 from __future__ import annotations

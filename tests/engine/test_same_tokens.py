@@ -31,6 +31,12 @@ def path(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def linear(path: str) -> str:
+    """The linear path beside an attention path."""
+    return "native" if path == "reference" else path
+
+
+@pytest.fixture
 def ours(smollm2_runs: dict[str, Future[Run]], path: str) -> Run:
     return smollm2_runs[path].result()
 
@@ -116,27 +122,36 @@ def test_worker_runs_our_classes(ours: Run, path: str) -> None:
     assert sum(look["linears"].values()) == NUM_LINEAR
 
 
-def test_report_tells_the_same(ours: Run, path: str) -> None:
+def test_report_tells_the_same(ours: Run, path: str, linear: str) -> None:
     """What the plugin says of itself is what a look at the worker found."""
     report = ours["smollm2", "report"]
     assert report["platform"] == "XyCpuPlatform"
     assert report["worker"] == "XyCPUWorker"
     attention = f"MetaAttentionBackend/MetaAttentionImpl[{path}]"
     assert report["attention"] == {attention: NUM_LAYERS}
-    linear = "SmoothGemmLinear[reference]" if path == "reference" else "upstream"
-    assert report["linear"] == {linear: NUM_LINEAR}
+    name = "upstream" if linear == "upstream" else f"SmoothGemmLinear[{linear}]"
+    assert report["linear"] == {name: NUM_LINEAR}
     assert len(ours.log_lines(f"worker runs attention {attention} x{NUM_LAYERS}")) == 1
 
 
-def test_paths_were_executed(ours: Run, path: str) -> None:
+def test_paths_were_executed(ours: Run, path: str, linear: str) -> None:
     """Every layer once per step, and at least as many steps as tokens were made."""
-    calls = ours["smollm2", "report"]["calls"]
+    report = ours["smollm2", "report"]
+    calls = report["calls"]
     num_steps, rest = divmod(calls.pop(f"attention[{path}]"), NUM_LAYERS)
     assert rest == 0
     assert num_steps >= NUM_TOKENS
     # The input embedding looks up instead of multiplying.
-    expected = {"linear[reference]": num_steps * (NUM_LINEAR - 1)} if path == "reference" else {}
-    assert calls == expected
+    num_products = num_steps * (NUM_LINEAR - 1)
+    assert calls == ({} if linear == "upstream" else {f"linear[{linear}]": num_products})
+    ran = sum(count for name, count in report["kernels"].items() if name.startswith("linear_f32"))
+    assert ran == 0 if linear == "upstream" else ran >= num_products, report["kernels"]
+
+
+def test_memory_is_that_of_stock(smollm2_stock: Run, ours: Run) -> None:
+    """Weights are packed once and the originals freed; RSS moves by about 1 % between runs."""
+    stock, mine = (run["smollm2", "look"]["rss"] for run in (smollm2_stock, ours))
+    assert mine <= 1.03 * stock, f"{mine / 2**20:.0f} MiB, stock {stock / 2**20:.0f}"
 
 
 def test_engine_core_runs_our_scheduler(ours: Run) -> None:
@@ -147,9 +162,9 @@ def test_engine_core_runs_our_scheduler(ours: Run) -> None:
     assert int(process[1]) != ours["smollm2", "look"]["pid"]
 
 
-def test_start_up_line(ours: Run, path: str) -> None:
+def test_start_up_line(ours: Run, path: str, linear: str) -> None:
     (line,) = ours.log_lines("xyserve: family=")
     told = line.partition("xyserve: ")[2]
-    fields = ["family=cpu", "isa=", "scheduler=", f"attention={path}", f"linear={path}"]
+    fields = ["family=cpu", "isa=", "scheduler=", f"attention={path}", f"linear={linear}"]
     for name, following in pairwise([*fields, "prefix_unit="]):
         assert told.index(name) < told.index(following), line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,96 @@ def tiny_llama(folder: Path, seed: int = 0, init_std: float = INIT_STD) -> Path:
         **{**_common(), "initializer_range": init_std},
     )
     return _save(config, folder, seed)
+
+
+def quantised(
+    folder: Path,
+    source: Path,
+    *,
+    static: bool = False,
+    symmetric: bool = True,
+    per_channel: bool = True,
+    calibration: str = "",
+) -> Path:
+    """A Llama checkpoint in compressed-tensors' W8A8 int8 format, from one in floating point.
+
+    Weights are rounded to a scale per channel or per tensor. Activations: a scale per token, found
+    while serving (``static`` False), or one per tensor from the extremes that ``calibration`` has;
+    with a zero point unless ``symmetric``.
+    """
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    ranges = _input_ranges(source, calibration) if static else {}
+    tensors = {}
+    for name, tensor in load_file(source / "model.safetensors").items():
+        module = name.removesuffix(".weight")
+        if not module.endswith("_proj"):
+            tensors[name] = tensor
+            continue
+        weight = tensor.float()
+        largest = weight.abs().amax(dim=1, keepdim=True) if per_channel else weight.abs().max()
+        scale = largest / 127
+        tensors[name] = (weight / scale).round().to(torch.int8)
+        tensors[f"{module}.weight_scale"] = scale if per_channel else scale.reshape(1)
+        if static:
+            low, high = ranges[module]
+            widest = max(-low, high) / 127
+            in_scale = widest if symmetric else (max(high, 0.0) - min(low, 0.0)) / 255
+            tensors[f"{module}.input_scale"] = torch.tensor([in_scale])
+            if not symmetric:
+                zero = round(-128 - min(low, 0.0) / in_scale)
+                tensors[f"{module}.input_zero_point"] = torch.tensor([zero], dtype=torch.int8)
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((source / "config.json").read_text())
+    eight_bits = {"num_bits": 8, "type": "int"}
+    activations = {
+        **eight_bits,
+        "symmetric": symmetric,
+        "strategy": "tensor" if static else "token",
+        "dynamic": not static,
+    }
+    weights = {
+        **eight_bits,
+        "symmetric": True,
+        "strategy": "channel" if per_channel else "tensor",
+        "dynamic": False,
+    }
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "quantization_status": "compressed",
+        "ignore": ["lm_head"],
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": weights,
+                "input_activations": activations,
+            }
+        },
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def _input_ranges(model: Path, text: str) -> dict[str, tuple[float, float]]:
+    """Smallest and largest input of each linear layer while the model reads a text."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    reader: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    ranges: dict[str, tuple[float, float]] = {}
+    for name, module in reader.named_modules():
+        if isinstance(module, torch.nn.Linear):
+
+            def note(_: Any, inputs: Any, name: str = name) -> None:
+                ranges[name] = (float(inputs[0].min()), float(inputs[0].max()))
+
+            module.register_forward_pre_hook(note)
+    with torch.no_grad():
+        reader(**AutoTokenizer.from_pretrained(model)(text, return_tensors="pt"))
+    return ranges
 
 
 def tiny_gemma2(folder: Path) -> Path:

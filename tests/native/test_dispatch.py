@@ -90,7 +90,11 @@ def test_library_agrees_with_cpuinfo() -> None:
         ("avx2 fma f16c", ("scalar", "avx2")),
         ("avx2 fma f16c avx512f avx512bw avx512dq", ("scalar", "avx2")),
         ("avx2 fma f16c avx512f avx512bw avx512dq avx512vl", ("scalar", "avx2", "avx512")),
-        ("avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16", isa.ISAS),
+        (
+            "avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16",
+            ("scalar", "avx2", "avx512"),
+        ),
+        ("avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16 avx512_vnni", isa.ISAS),
         ("avx512_bf16 avx512f avx512bw avx512dq avx512vl", ("scalar",)),
     ],
 )

@@ -198,6 +198,11 @@ class Cases:
 
         return gemm_cases.callers("dispatch_cpu_unquantized_gemm") | gemm_cases.dispatch()
 
+    def int8_kernels(self) -> Facts:
+        from tests.platform import gemm_cases
+
+        return gemm_cases.int8_kernels()
+
 
 def _name(cls: Any) -> str:
     return cls if isinstance(cls, str) or cls is None else f"{cls.__module__}.{cls.__qualname__}"

@@ -43,7 +43,8 @@ def dispatch() -> Facts:
     original = utils.dispatch_cpu_unquantized_gemm
     asked: list[bool] = []
 
-    def bind(layer: Any) -> bool:
+    def bind(layer: Any, remove_weight: bool) -> bool:
+        assert remove_weight
         asked.append(layer.ours)
         if layer.ours:
             layer.cpu_linear = "ours"
@@ -67,4 +68,32 @@ def dispatch() -> Facts:
         "kernel_tables": [name for name in vars(linear) if name.startswith("_POSSIBLE")],
     }
     utils.dispatch_cpu_unquantized_gemm = original
+    return facts
+
+
+def int8_kernels() -> Facts:
+    """What our patch does with vLLM's real list, and vLLM's own way to register a kernel."""
+    from vllm.model_executor.kernels import linear
+    from vllm.platforms import PlatformEnum
+
+    from vllm_xyserve.compat import patches
+
+    class Ours(linear.Int8ScaledMMLinearKernel):
+        pass
+
+    kernels = linear._POSSIBLE_INT8_KERNELS[PlatformEnum.CPU]
+    original = list(kernels)
+
+    def names() -> list[str]:
+        return [kernel.__name__ for kernel in kernels]
+
+    facts: Facts = {"original": names()}
+    for _ in range(2):
+        patches.prefer_int8_kernel(Ours, first=True)
+    facts["preferred"] = names()
+    patches.prefer_int8_kernel(Ours, first=False)
+    facts["left"] = names()
+    linear.register_linear_kernel(Ours, PlatformEnum.CPU, "int8")
+    facts["registered"] = names()
+    kernels[:] = original
     return facts

@@ -156,4 +156,36 @@ def test_missing_function_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "vllm.model_executor.layers.utils"
     monkeypatch.setattr(patches.importlib, "import_module", lambda module: ModuleType(module))
     with pytest.raises(patches.PatchError, match=rf"{name}\.dispatch_cpu_unquantized_gemm is miss"):
-        patches.wrap_cpu_gemm_dispatch(lambda layer: True)
+        patches.wrap_cpu_gemm_dispatch(lambda layer, remove_weight: True)
+
+
+# prefer_int8_kernel -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def int8_kernels(started: dict[str, Future[Any]]) -> Facts:
+    """What a child found with vLLM's real list."""
+    facts: Facts = started["config"].result()["int8_kernels"]
+    assert "raised" not in facts, facts["raised"]
+    return facts
+
+
+def test_our_int8_kernel_comes_first_and_once(int8_kernels: Facts) -> None:
+    assert len(int8_kernels["original"]) >= 1
+    assert int8_kernels["preferred"] == ["Ours", *int8_kernels["original"]]
+    assert int8_kernels["left"] == int8_kernels["original"]
+
+
+def test_vllm_still_registers_behind_its_own(int8_kernels: Facts) -> None:
+    """Fails once `register_linear_kernel` takes a place; then the patch can go."""
+    assert int8_kernels["registered"] == [*int8_kernels["original"], "Ours"]
+
+
+def test_missing_int8_list_is_an_error_only_if_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patches.importlib, "import_module", lambda module: ModuleType(module))
+    monkeypatch.setitem(
+        sys.modules, "vllm.platforms", SimpleNamespace(PlatformEnum=SimpleNamespace(CPU=1))
+    )
+    patches.prefer_int8_kernel(int, first=False)
+    with pytest.raises(patches.PatchError, match=r"_POSSIBLE_INT8_KERNELS has no list"):
+        patches.prefer_int8_kernel(int, first=True)

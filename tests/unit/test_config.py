@@ -71,6 +71,7 @@ def test_every_option_is_described() -> None:
         "prefix.min_match_tokens",
         "prefix.reuse_tails",
         "plan.where",
+        "fuse_silu",
     ]
     assert all(allowed and default and text for _, allowed, default, text in rows)
 

@@ -4,6 +4,8 @@
   vLLM refuses two active platforms. May go when vllm-ascend's function can answer None.
 - `wrap_cpu_gemm_dispatch`. Why: vLLM's CPU linear layers choose their kernel in one function that
   takes no plugin. May go when vLLM offers a registry of unquantised CPU linear kernels.
+- `prefer_int8_kernel`. Why: `register_linear_kernel` puts a plugin's kernel behind vLLM's,
+  takes every layer. May go when it takes a place in the list.
 - `skip_lora_on_base_rows`. Why: vLLM's CPU LoRA operations give rows of the base model the last
   adapter. May go when vllm-project/vllm#48421 is in all supported versions.
 - `replace_block_copy`. Why: vLLM copies KV blocks by index tensors, which takes 2 to 4 ms for one
@@ -64,8 +66,8 @@ def _answer_none() -> None:
     return None
 
 
-def wrap_cpu_gemm_dispatch(bind: Callable[[Any], bool]) -> None:
-    """Ask ``bind(layer)`` before vLLM chooses the kernel of an unquantised CPU linear layer.
+def wrap_cpu_gemm_dispatch(bind: Callable[[Any, bool], bool]) -> None:
+    """Ask ``bind(layer, remove_weight)`` before vLLM chooses an unquantised CPU layer's kernel.
 
     ``vllm.model_executor.layers.utils.dispatch_cpu_unquantized_gemm(layer, remove_weight)`` sets
     ``layer.cpu_linear``, the callable that the layer's ``apply`` then uses with (x, weight, bias).
@@ -73,7 +75,7 @@ def wrap_cpu_gemm_dispatch(bind: Callable[[Any], bool]) -> None:
 
     Args:
         bind: sets ``layer.cpu_linear`` and returns True, or leaves the layer alone and returns
-            False, which hands it to vLLM.
+            False, which hands it to vLLM. ``remove_weight``: whether to free ``layer.weight``.
 
     Raises:
         PatchError: this vLLM has no such function.
@@ -88,11 +90,35 @@ def wrap_cpu_gemm_dispatch(bind: Callable[[Any], bool]) -> None:
     upstream = getattr(upstream, _WRAPPED, upstream)
 
     def dispatch_cpu_unquantized_gemm(layer: Any, remove_weight: bool) -> None:
-        if not bind(layer):
+        if not bind(layer, remove_weight):
             upstream(layer, remove_weight=remove_weight)
 
     setattr(dispatch_cpu_unquantized_gemm, _WRAPPED, upstream)
     utils.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm
+
+
+def prefer_int8_kernel(kernel: type[Any], first: bool) -> None:
+    """Offer W8A8 int8 layers on a CPU to ``kernel`` before vLLM's own kernels, or no more.
+
+    Args:
+        kernel: an ``Int8ScaledMMLinearKernel``.
+        first: False takes it out of the list.
+
+    Raises:
+        PatchError: this vLLM has no such list.
+    """
+    from vllm.platforms import PlatformEnum
+
+    linear: Any = importlib.import_module("vllm.model_executor.kernels.linear")
+    kernels = getattr(linear, "_POSSIBLE_INT8_KERNELS", {}).get(PlatformEnum.CPU)
+    if kernels is None and not first:
+        return
+    if kernels is None:
+        raise PatchError(
+            "vllm.model_executor.kernels.linear._POSSIBLE_INT8_KERNELS has no list for the CPU in "
+            'this vLLM; set {"xyserve": {"linear": "upstream"}} to run without our linear layers'
+        )
+    kernels[:] = [kernel] * first + [known for known in kernels if known is not kernel]
 
 
 _LORA_MODULES = (

@@ -37,8 +37,88 @@ def _meta_attention(
     check_meta_attention(out, query, kv_cache, block_table, seq_lens, query_start_loc)
 
 
+def _linear_pack(weight: torch.Tensor) -> torch.Tensor:
+    step = 2 if weight.dtype == torch.bfloat16 else 1
+    num_panels, num_steps = -(-weight.shape[0] // 32), -(-weight.shape[1] // step)
+    return weight.new_empty(num_panels * 32 * num_steps * step)
+
+
+def _linear(
+    x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, n: int
+) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], n))
+
+
+def _linear_out(
+    out: torch.Tensor, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, n: int
+) -> None:
+    if out.shape != (*x.shape[:-1], n):
+        raise RuntimeError(f"linear_out: require out {[*x.shape[:-1], n]}, got {list(out.shape)}")
+
+
+def _linear_silu_mul(
+    x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, n: int
+) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], n // 2))
+
+
+def _linear_add(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    bias: torch.Tensor | None,
+    n: int,
+    residual: torch.Tensor,
+) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], n))
+
+
+def _linear_pack_int8(
+    weight: torch.Tensor, scale: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    columns = -(-weight.shape[0] // 32) * 32
+    packed = weight.new_empty(columns * -(-weight.shape[1] // 4) * 4)
+    return packed, weight.new_empty(columns, dtype=torch.int32)
+
+
+def _quantize_rows(
+    x: torch.Tensor, symmetric: bool = True
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    num_rows = x.numel() // x.shape[-1]
+    stored = x.new_empty(num_rows, -(-x.shape[-1] // 4) * 4, dtype=torch.uint8)
+    scales = x.new_empty(num_rows, dtype=torch.float32)
+    return stored[:, : x.shape[-1]], scales, x.new_empty(num_rows, dtype=torch.int32)
+
+
+def _linear_int8(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    scale: torch.Tensor,
+    sums: torch.Tensor,
+    bias: torch.Tensor | None,
+    input_scale: torch.Tensor | None,
+    input_zero_point: torch.Tensor | None,
+    n: int,
+    symmetric: bool = True,
+) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], n))
+
+
+_LINEAR_FAKES = (
+    _linear_pack,
+    _linear,
+    _linear_out,
+    _linear_silu_mul,
+    _linear_add,
+    _linear_pack_int8,
+    _quantize_rows,
+    _linear_int8,
+)
+
+
 def register() -> None:
     """Attach the fakes to the operations of the loaded library; called once, by `native.load`."""
     torch.library.register_fake("xyserve::silu_and_mul", _silu_and_mul)
     torch.library.register_fake("xyserve::kv_write", _kv_write)
     torch.library.register_fake("xyserve::meta_attention", _meta_attention)
+    for op in _LINEAR_FAKES:
+        torch.library.register_fake(f"xyserve::{op.__name__[1:]}", op)

@@ -17,7 +17,8 @@ ISAS = ("scalar", "avx2", "avx512", "avx512_bf16")
 _FLAGS: dict[str, frozenset[str]] = {
     "avx2": frozenset({"avx2", "fma", "f16c"}),
     "avx512": frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"}),
-    "avx512_bf16": frozenset({"avx512_bf16"}),
+    # VNNI comes with every CPU that has AVX-512-BF16; the int8 kernels of that set use it.
+    "avx512_bf16": frozenset({"avx512_bf16", "avx512_vnni"}),
 }
 
 

@@ -35,6 +35,8 @@ class XyCPUWorker(CPUWorker):
         if self.vllm_config.lora_config is not None:
             patches.skip_lora_on_base_rows()
         super().load_model(**kwargs)
+        install.pack_multiplied_tables(self.get_model())
+        install.fuse(self.vllm_config, self.get_model())
         logger.info("xyserve: worker runs %s", self.xyserve_report().one_line())
 
     def execute_model(self, scheduler_output: Any) -> Any:
@@ -69,7 +71,18 @@ class XyCPUWorker(CPUWorker):
         return output
 
     def reload_weights(self, *args: Any, **kwargs: Any) -> None:
-        """Reload the weights, and pack those that vLLM forgets to pack."""
+        """Reload the weights, and pack those that vLLM forgets to pack.
+
+        Raises:
+            ValueError: weights in kernel format were given; where they would go, layers that are
+                packed (by us or by vLLM) hold nothing.
+        """
+        if not kwargs.get("is_checkpoint_format", True):
+            raise ValueError(
+                "reload_weights requires weights in checkpoint format on the cpu family, since "
+                "linear layers keep packed copies only; it was given is_checkpoint_format=False. "
+                "Leave that out to have the weights packed again"
+            )
         super().reload_weights(*args, **kwargs)
         install.repack_output_layers(self.get_model())
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_xyserve.attention.impl import MetaAttentionImpl
+from vllm_xyserve.linear.int8 import SmoothGemmInt8Linear
 from vllm_xyserve.linear.method import SmoothGemmLinear
+from vllm_xyserve.ops import registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +22,14 @@ class WorkerReport:
     attention: dict[str, int]
     """``backend/impl[path]`` of each attention layer."""
     linear: dict[str, int]
-    """``SmoothGemmLinear[path]`` of each linear layer that is ours, ``upstream`` for the rest."""
+    """``SmoothGemmLinear[path]`` of each linear layer that is ours, with the epilogue if it has
+    one, ``SmoothGemmInt8Linear[native]`` of int8 layers, ``upstream`` for the rest."""
     calls: dict[str, int]
     """Calls so far of our classes, by ``attention[path]`` and ``linear[path]``; warm-up runs of
     attention and linear calls inside compiled code are not counted."""
+    kernels: dict[str, int]
+    """Runs so far of each native kernel in this process, counted by the kernels themselves, so also
+    inside compiled code."""
 
     def one_line(self) -> str:
         """The report for a log line."""
@@ -42,6 +48,11 @@ def report(worker: Any) -> WorkerReport:
         attention=dict(Counter(_attention_names(context.values()))),
         linear=dict(Counter(_linear_names(modules))),
         calls=_calls(context.values(), modules),
+        kernels={
+            kernel.name: kernel.calls
+            for kernel in registry.kernels()
+            if kernel.isa != registry.REFERENCE and kernel.calls
+        },
     )
 
 
@@ -56,11 +67,17 @@ def _attention_names(layers: Iterable[Any]) -> Iterable[str]:
 
 
 def _linear_names(modules: Iterable[Any]) -> Iterable[str]:
+    from vllm.model_executor.kernels.linear import Int8ScaledMMLinearKernel
+
     for module in modules:
         linear = vars(module).get("cpu_linear")
+        kernel = getattr(vars(module).get("scheme"), "kernel", None)
         if isinstance(linear, SmoothGemmLinear):
-            yield f"{type(linear).__name__}[{linear.path}]"
-        elif linear is not None:
+            epilogue = f" {linear.epilogue}" if linear.epilogue else ""
+            yield f"{type(linear).__name__}[{linear.path}{epilogue}]"
+        elif isinstance(kernel, SmoothGemmInt8Linear) and kernel.is_ours:
+            yield f"{type(kernel).__name__}[native]"
+        elif linear is not None or isinstance(kernel, Int8ScaledMMLinearKernel):
             yield "upstream"
 
 

@@ -8,11 +8,20 @@
 #include "xyserve/attention.h"
 #include "xyserve/dtype.h"
 #include "xyserve/isa.h"
+#include "xyserve/linear.h"
+#include "xyserve/linear_int8.h"
 
 namespace xyserve {
 
-enum class Op : int32_t { silu_and_mul, kv_write, meta_attention };
-inline constexpr int kNumOps = 3;
+enum class Op : int32_t {
+  silu_and_mul,
+  kv_write,
+  meta_attention,
+  linear,
+  linear_int8,
+  quantize_rows
+};
+inline constexpr int kNumOps = 6;
 
 // The signature that every kernel of an operation has.
 template <Op>
@@ -28,6 +37,18 @@ struct KernelFn<Op::kv_write> {
 template <>
 struct KernelFn<Op::meta_attention> {
   using type = MetaAttentionFn;
+};
+template <>
+struct KernelFn<Op::linear> {
+  using type = LinearFn;
+};
+template <>
+struct KernelFn<Op::linear_int8> {
+  using type = LinearInt8Fn;
+};
+template <>
+struct KernelFn<Op::quantize_rows> {
+  using type = QuantizeRowsFn;
 };
 
 struct Kernel {

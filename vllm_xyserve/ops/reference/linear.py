@@ -19,3 +19,22 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
     bias32 = None if bias is None else bias.to(torch.float32)
     out = torch.nn.functional.linear(x.to(torch.float32), weight.to(torch.float32), bias32)
     return out.to(x.dtype)
+
+
+def linear_silu_mul(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """``silu(gate) * up`` in fp32 for a merged gate-up ``weight`` ``[2 * d, K]``, rounded once."""
+    bias32 = None if bias is None else bias.to(torch.float32)
+    both = torch.nn.functional.linear(x.to(torch.float32), weight.to(torch.float32), bias32)
+    gate, up = both.chunk(2, dim=-1)
+    return (torch.nn.functional.silu(gate) * up).to(x.dtype)
+
+
+def linear_add(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor
+) -> torch.Tensor:
+    """``x @ weight.T + bias + residual`` in fp32, rounded once; ``residual`` ``[..., N]``."""
+    bias32 = None if bias is None else bias.to(torch.float32)
+    out = torch.nn.functional.linear(x.to(torch.float32), weight.to(torch.float32), bias32)
+    return (out + residual.to(torch.float32)).to(x.dtype)

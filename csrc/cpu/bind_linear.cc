@@ -1,0 +1,223 @@
+// The linear operations for torch: argument checks and outputs.
+
+#include <algorithm>
+
+#include "bind_deal.h"
+#include "bind_tensor.h"
+
+namespace xyserve {
+namespace {
+
+// Below this many multiplications a call stays on one thread: waking a second one costs about
+// 5 us, and this is what one core does in that time from its second-level cache.
+constexpr int64_t kWorkPerThread = 200000;
+
+int64_t check_packed(const char* op, const Tensor& packed, ScalarType dtype, DType type, int64_t n,
+                     int64_t k) {
+  if (packed.scalar_type() != dtype) {
+    refuse(op, ": require packed weight of x's dtype ", dtype_text(dtype), ", got ",
+           dtype_text(packed.scalar_type()));
+  }
+  const int64_t need = packed_elements(type, n, k);
+  if (n <= 0 || packed.dim() != 1 || packed.size(0) != need) {
+    refuse(op, ": require the result of linear_pack on a weight [", n, ", ", k, "], which has ",
+           need, " elements; got ", shape_text(packed));
+  }
+  return need;
+}
+
+void check_bias(const char* op, const std::optional<Tensor>& bias, ScalarType dtype, int64_t n) {
+  if (!bias.has_value()) {
+    return;
+  }
+  if (bias->dim() != 1 || bias->size(0) != n || bias->scalar_type() != dtype ||
+      (n > 1 && bias->stride(0) != 1)) {
+    refuse(op, ": require contiguous bias [", n, "] of dtype ", dtype_text(dtype), ", got ",
+           shape_text(*bias), " of dtype ", dtype_text(bias->scalar_type()));
+  }
+}
+
+struct Call {
+  LinearArgs args;
+  DType type;
+  ScalarType dtype;
+};
+
+void describe_input(const char* op, Call* call, Tensor* x, const Tensor& packed,
+                    const std::optional<Tensor>& bias, int64_t n) {
+  if (const char* error = isa_environment_error()) {
+    refuse(error);
+  }
+  const int64_t dim = x->dim();
+  if (dim < 1 || dim > kMaxDim) {
+    refuse(op, ": require x with 1 to ", kMaxDim, " dimensions, got ", shape_text(*x));
+  }
+  Rows rows;
+  if (!fold_rows(*x, &rows)) {
+    *x = torch::stable::contiguous(*x);
+    fold_rows(*x, &rows);
+  }
+  call->dtype = x->scalar_type();
+  call->type = float_type(op, "x", call->dtype);
+  check_packed(op, packed, call->dtype, call->type, n, rows.num_columns);
+  check_bias(op, bias, call->dtype, n);
+  LinearArgs& args = call->args;
+  args.x = x->const_data_ptr();
+  args.packed = packed.const_data_ptr();
+  args.bias = bias.has_value() ? bias->const_data_ptr() : nullptr;
+  args.m = rows.num_rows;
+  args.n = n;
+  args.k = rows.num_columns;
+  args.x_row_stride = rows.row_stride;
+}
+
+void launch(const char* op, Call& call) {
+  if (call.args.m == 0) {
+    return;
+  }
+  LinearFn* kernel = dispatch<Op::linear>(call.type);
+  if (kernel == nullptr) {
+    refuse(op, ": no kernel for ", dtype_name(call.type));
+  }
+  const LinearArgs& args = call.args;
+  const int64_t n_out = args.epilogue == Epilogue::silu_mul ? args.n / 2 : args.n;
+  const int64_t work = args.n * args.k * std::max<int64_t>(args.m / 4, 1);
+  deal_parts(args.m, num_panels(n_out), work / kWorkPerThread,
+             [&](const LinearPart& part) { kernel(args, part); });
+}
+
+void check_same_leading(const char* op, const char* name, const Tensor& tensor, const Tensor& x,
+                        int64_t n_out, ScalarType dtype) {
+  const int64_t dim = x.dim();
+  bool same = tensor.dim() == dim && tensor.size(dim - 1) == n_out;
+  for (int64_t i = 0; same && i + 1 < dim; ++i) {
+    same = tensor.size(i) == x.size(i);
+  }
+  if (!same || tensor.scalar_type() != dtype) {
+    refuse(op, ": require ", name, " with the leading dimensions of x ", shape_text(x),
+           ", last dimension ", n_out, " and dtype ", dtype_text(dtype), "; got ",
+           shape_text(tensor), " of dtype ", dtype_text(tensor.scalar_type()));
+  }
+}
+
+Tensor linear(const Tensor x, const Tensor packed, std::optional<Tensor> bias, int64_t n) {
+  Tensor input = x;
+  Call call{};
+  describe_input("linear", &call, &input, packed, bias, n);
+  Tensor out = empty_like_rows(input, n, call.dtype);
+  call.args.out = out.mutable_data_ptr();
+  call.args.out_row_stride = n;
+  launch("linear", call);
+  return out;
+}
+
+void linear_out(Tensor out, const Tensor x, const Tensor packed, std::optional<Tensor> bias,
+                int64_t n) {
+  constexpr const char* kOp = "linear_out";
+  Tensor input = x;
+  Call call{};
+  describe_input(kOp, &call, &input, packed, bias, n);
+  check_same_leading(kOp, "out", out, input, n, call.dtype);
+  Rows rows;
+  if (!fold_rows(out, &rows) || (rows.num_rows > 1 && rows.row_stride < n)) {
+    refuse(kOp, ": require out with adjacent elements in the last dimension and leading ",
+           "dimensions that fold into rows that do not overlap, got ", shape_text(out));
+  }
+  call.args.out = out.mutable_data_ptr();
+  call.args.out_row_stride = rows.row_stride;
+  launch(kOp, call);
+}
+
+Tensor linear_silu_mul(const Tensor x, const Tensor packed, std::optional<Tensor> bias, int64_t n) {
+  constexpr const char* kOp = "linear_silu_mul";
+  Tensor input = x;
+  Call call{};
+  describe_input(kOp, &call, &input, packed, bias, n);
+  if (n % 2 != 0) {
+    refuse(kOp, ": require an even number of output columns (gate and up), got ", n);
+  }
+  const int64_t d = n / 2;
+  Tensor out = empty_like_rows(input, d, call.dtype);
+  call.args.out = out.mutable_data_ptr();
+  call.args.out_row_stride = d;
+  if (d % kPanelColumns == 0) {
+    call.args.epilogue = Epilogue::silu_mul;
+    launch(kOp, call);
+    return out;
+  }
+  // Gate and up columns share a panel: two passes.
+  Tensor both = empty_like_rows(input, n, call.dtype);
+  call.args.out = both.mutable_data_ptr();
+  call.args.out_row_stride = n;
+  launch(kOp, call);
+  const SiluAndMulArgs gated{out.mutable_data_ptr(), both.const_data_ptr(), d, d, n};
+  dispatch<Op::silu_and_mul>(call.type)(gated, 0, call.args.m);
+  return out;
+}
+
+Tensor linear_add(const Tensor x, const Tensor packed, std::optional<Tensor> bias, int64_t n,
+                  const Tensor residual) {
+  constexpr const char* kOp = "linear_add";
+  Tensor input = x;
+  Tensor addend = residual;
+  Call call{};
+  describe_input(kOp, &call, &input, packed, bias, n);
+  check_same_leading(kOp, "residual", residual, input, n, call.dtype);
+  Rows rows;
+  if (!fold_rows(addend, &rows)) {
+    addend = torch::stable::contiguous(addend);
+    fold_rows(addend, &rows);
+  }
+  Tensor out = empty_like_rows(input, n, call.dtype);
+  call.args.out = out.mutable_data_ptr();
+  call.args.out_row_stride = n;
+  call.args.residual = addend.const_data_ptr();
+  call.args.residual_row_stride = rows.row_stride;
+  call.args.epilogue = Epilogue::add;
+  launch(kOp, call);
+  return out;
+}
+
+Tensor linear_pack(const Tensor weight) {
+  constexpr const char* kOp = "linear_pack";
+  if (weight.dim() != 2) {
+    refuse(kOp, ": require weight [N, K], got ", shape_text(weight));
+  }
+  Tensor source = weight;
+  Rows rows;
+  if (!fold_rows(source, &rows)) {
+    source = torch::stable::contiguous(source);
+    fold_rows(source, &rows);
+  }
+  const DType type = float_type(kOp, "weight", source.scalar_type());
+  const int64_t n = rows.num_rows;
+  const int64_t k = rows.num_columns;
+  const int64_t size = packed_elements(type, n, k);
+  Tensor packed = empty_cpu(&size, 1, source.scalar_type());
+  void* to = packed.mutable_data_ptr();
+  const void* from = source.const_data_ptr();
+  torch::stable::parallel_for(0, num_panels(n), 8, [&](int64_t begin, int64_t end) {
+    pack_linear(type, to, from, rows.row_stride, n, k, begin, end);
+  });
+  return packed;
+}
+
+}  // namespace
+}  // namespace xyserve
+
+STABLE_TORCH_LIBRARY_FRAGMENT(xyserve, library) {
+  library.def("linear_pack(Tensor weight) -> Tensor");
+  library.def("linear(Tensor x, Tensor packed, Tensor? bias, int n) -> Tensor");
+  library.def("linear_out(Tensor(a!) out, Tensor x, Tensor packed, Tensor? bias, int n) -> ()");
+  library.def("linear_silu_mul(Tensor x, Tensor packed, Tensor? bias, int n) -> Tensor");
+  library.def(
+      "linear_add(Tensor x, Tensor packed, Tensor? bias, int n, Tensor residual) -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(xyserve, CPU, library) {
+  library.impl("linear_pack", TORCH_BOX(&xyserve::linear_pack));
+  library.impl("linear", TORCH_BOX(&xyserve::linear));
+  library.impl("linear_out", TORCH_BOX(&xyserve::linear_out));
+  library.impl("linear_silu_mul", TORCH_BOX(&xyserve::linear_silu_mul));
+  library.impl("linear_add", TORCH_BOX(&xyserve::linear_add));
+}

@@ -1,0 +1,285 @@
+// The body of the linear kernels, once for all instruction sets and element types.
+//
+// [NOTE] A tile is R rows by up to two column groups of D::kGroup columns; its sums stay in
+// registers over all of a K block. Every row count up to the maximum has a tile of its own, and
+// the rows are dealt to tiles evenly: no row is ever computed for padding. Internal linkage: see
+// the note in vec_scalar.h.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "linear_dot.h"
+#include "vec_partly.h"
+#include "xyserve/linear.h"
+
+namespace xyserve {
+namespace {
+
+// One call of a tile. b: the column groups at the first step of the K block. column: the output
+// column of each group. partial: fp32 sums between K blocks, [R][groups][kGroup].
+template <class D>
+struct TileCall {
+  using T = typename D::T;
+  const LinearArgs* args;
+  const T* x;
+  const T* b[2];
+  int64_t column[2];
+  int64_t row;
+  int64_t num_steps;
+  float* partial;
+  bool odd_k;  // one more step of which only the first half exists
+  bool first;
+  bool last;
+  const char* next[2];  // what to fetch meanwhile for later tiles, and how far per step
+  int64_t next_stride;
+};
+
+template <class V>
+inline typename V::F gated(typename V::F gate, typename V::F up) {
+  const typename V::F denominator = V::add(V::one(), V::exp(V::negate(gate)));
+  return V::mul(V::div(gate, denominator), up);
+}
+
+template <class D, int R, int G>
+inline void finish_tile(const TileCall<D>& call, typename D::F (&acc)[R][G * D::kVecs]) {
+  using V = typename D::V;
+  using T = typename D::T;
+  const LinearArgs& args = *call.args;
+  const T* bias = static_cast<const T*>(args.bias);
+  const int64_t n_out = args.epilogue == Epilogue::silu_mul ? args.n / 2 : args.n;
+  for (int r = 0; r < R; ++r) {
+    T* out = static_cast<T*>(args.out) + (call.row + r) * args.out_row_stride;
+    for (int g = 0; g < G; ++g) {
+      for (int v = 0; v < D::kVecs; ++v) {
+        const int64_t column = call.column[g] + v * V::kWidth;
+        typename D::F sum = acc[r][g * D::kVecs + v];
+        if (bias != nullptr) {
+          sum = V::add(sum, load_partly<V>(bias + column, args.n - column));
+        }
+        if (args.epilogue == Epilogue::add) {
+          const T* residual =
+              static_cast<const T*>(args.residual) + (call.row + r) * args.residual_row_stride;
+          sum = V::add(sum, load_partly<V>(residual + column, args.n - column));
+        }
+        acc[r][g * D::kVecs + v] = sum;
+        if (args.epilogue != Epilogue::silu_mul) {
+          store_partly<V>(out + column, sum, n_out - column);
+        }
+      }
+    }
+    if constexpr (G == 2) {
+      if (args.epilogue == Epilogue::silu_mul) {
+        for (int v = 0; v < D::kVecs; ++v) {
+          V::store(out + call.column[0] + v * V::kWidth, gated<V>(acc[r][v], acc[r][D::kVecs + v]));
+        }
+      }
+    }
+  }
+}
+
+#ifndef XNEAR
+#define XNEAR 12
+#endif
+#ifndef XFAR
+#define XFAR 0
+#endif
+constexpr int64_t kNear = XNEAR;
+
+template <class D, int64_t kSteps>
+inline void fetch_ahead(const typename D::T* b) {
+  constexpr int64_t kBytes = D::kGroup * D::kStep * static_cast<int64_t>(sizeof(typename D::T));
+  const char* line = reinterpret_cast<const char*>(b + kSteps * kPanelColumns * D::kStep);
+  for (int64_t i = 0; i < kBytes; i += 64) {
+    __builtin_prefetch(line + i);
+  }
+}
+
+template <class D, int R, int G>
+void run_tile(const TileCall<D>& call) {
+  using F = typename D::F;
+  using T = typename D::T;
+  constexpr int kVecs = G * D::kVecs;
+  constexpr int64_t kStepElements = kPanelColumns * D::kStep;
+  F acc[R][kVecs];
+  if (call.first) {
+#pragma GCC unroll 32
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 32
+      for (int v = 0; v < kVecs; ++v) {
+        acc[r][v] = D::zero();
+      }
+    }
+  } else {
+    for (int r = 0; r < R; ++r) {
+      for (int v = 0; v < kVecs; ++v) {
+        acc[r][v] = D::V::load(call.partial + (r * kVecs + v) * D::V::kWidth);
+      }
+    }
+  }
+  const int64_t stride = call.args->x_row_stride;
+  const T* x = call.x;
+  const T* b0 = call.b[0];
+  const T* b1 = G == 2 ? call.b[1] : nullptr;
+  const char* next0 = call.next[0];
+  const char* next1 = G == 2 ? call.next[1] : nullptr;
+  const int64_t next_stride = call.next_stride;
+  auto step = [&](auto load_a) __attribute__((always_inline)) {
+    typename D::B b[kVecs];
+#pragma GCC unroll 32
+    for (int v = 0; v < D::kVecs; ++v) {
+      b[v] = D::load_b(b0, v);
+      if constexpr (G == 2) {
+        b[D::kVecs + v] = D::load_b(b1, v);
+      }
+    }
+#pragma GCC unroll 32
+    for (int r = 0; r < R; ++r) {
+      const typename D::A a = load_a(x + r * stride);
+#pragma GCC unroll 32
+      for (int v = 0; v < kVecs; ++v) {
+        acc[r][v] = D::multiply_add(a, b[v], acc[r][v]);
+      }
+    }
+    x += D::kStep;
+    b0 += kStepElements;
+    if constexpr (G == 2) {
+      b1 += kStepElements;
+    }
+  };
+  for (int64_t i = 0; i < call.num_steps; ++i) {
+    fetch_ahead<D, kNear>(b0);
+    __builtin_prefetch(next0, 0, 2);
+    next0 += next_stride;
+    if constexpr (G == 2) {
+      fetch_ahead<D, kNear>(b1);
+      __builtin_prefetch(next1, 0, 2);
+      next1 += next_stride;
+    }
+    step([](const T* p) __attribute__((always_inline)) { return D::load_a(p); });
+  }
+  if (call.odd_k) {
+    step([](const T* p) __attribute__((always_inline)) { return D::load_last_a(p); });
+  }
+  if (!call.last) {
+    for (int r = 0; r < R; ++r) {
+      for (int v = 0; v < kVecs; ++v) {
+        D::V::store(call.partial + (r * kVecs + v) * D::V::kWidth, acc[r][v]);
+      }
+    }
+    return;
+  }
+  finish_tile<D, R, G>(call, acc);
+}
+
+template <class D, int R, int G>
+struct TileTable {
+  static void run(int rows, const TileCall<D>& call) {
+    if (rows == R) {
+      run_tile<D, R, G>(call);
+    } else if constexpr (R > 1) {
+      TileTable<D, R - 1, G>::run(rows, call);
+    }
+  }
+};
+
+// Rows [begin, end) in tiles of nearly equal height, none above max_rows.
+template <class D, int kMaxRows, int G>
+inline void run_rows(TileCall<D> call, int64_t begin, int64_t end, const typename D::T* x) {
+  const int64_t num_rows = end - begin;
+  const int64_t num_tiles = (num_rows + kMaxRows - 1) / kMaxRows;
+  float* partial = call.partial;
+  constexpr int64_t kStepBytes =
+      kPanelColumns * D::kStep * static_cast<int64_t>(sizeof(typename D::T));
+  call.next_stride = num_tiles == 1 ? 0 : kStepBytes / num_tiles;
+  for (int64_t i = 0, row = begin; i < num_tiles; ++i) {
+    const int64_t rows = num_rows / num_tiles + (i < num_rows % num_tiles ? 1 : 0);
+    call.row = row;
+    for (int g = 0; g < G; ++g) {
+      const char* next = reinterpret_cast<const char*>(call.b[g]);
+      call.next[g] = next + XFAR;
+      if (num_tiles > 1) {
+        call.next[g] =
+            next + G * kStepBytes * call.num_steps + i * call.next_stride * call.num_steps;
+      }
+    }
+    call.x = x + row * call.args->x_row_stride;
+    call.partial = partial + (row - begin) * G * D::kGroup;
+    TileTable<D, kMaxRows, G>::run(static_cast<int>(rows), call);
+    row += rows;
+  }
+}
+
+// The column groups of a tile: neighbours, or a gate and its up.
+template <class D, int kMaxRows, int G>
+void run_columns(TileCall<D> call, const LinearPart& part) {
+  constexpr int64_t kBlockRows = 96;
+  constexpr int64_t kBlockSteps = D::kBlockSteps;
+  using T = typename D::T;
+  const LinearArgs& args = *call.args;
+  const int64_t num_steps = args.k / D::kStep;
+  const bool odd_k = args.k % D::kStep != 0;
+  const T* x = static_cast<const T*>(args.x);
+  alignas(64) float partial[kBlockRows * G * D::kGroup];
+  call.partial = partial;
+  const T* b[2] = {call.b[0], call.b[1]};
+  for (int64_t row = part.row_begin; row < part.row_end;) {
+    const int64_t left = part.row_end - row;
+    const bool whole = num_steps <= kBlockSteps;
+    const int64_t rows = whole || left <= kBlockRows ? left : kBlockRows;
+    for (int64_t i = 0;; i += kBlockSteps) {
+      call.first = i == 0;
+      call.last = i + kBlockSteps >= num_steps;
+      call.num_steps = call.last ? num_steps - i : kBlockSteps;
+      call.odd_k = call.last && odd_k;
+      for (int g = 0; g < G; ++g) {
+        call.b[g] = b[g] + i * kPanelColumns * D::kStep;
+      }
+      run_rows<D, kMaxRows, G>(call, row, row + rows, x + i * D::kStep);
+      if (call.last) {
+        break;
+      }
+    }
+    row += rows;
+  }
+}
+
+template <class D>
+void linear_part(const LinearArgs& args, const LinearPart& part) {
+  using T = typename D::T;
+  constexpr int64_t kGroupsPerPanel = kPanelColumns / D::kGroup;
+  const int64_t panel_elements = (args.k + D::kStep - 1) / D::kStep * D::kStep * kPanelColumns;
+  const T* packed = static_cast<const T*>(args.packed);
+  TileCall<D> call{};
+  call.args = &args;
+  auto set_group = [&](int g, int64_t group) {
+    call.column[g] = group * D::kGroup;
+    call.b[g] = packed + group / kGroupsPerPanel * panel_elements +
+                group % kGroupsPerPanel * D::kGroup * D::kStep;
+  };
+  const bool paired = args.epilogue == Epilogue::silu_mul;
+  const int64_t up_groups = args.n / 2 / D::kGroup;
+  const int64_t end = part.panel_end * kGroupsPerPanel;
+  for (int64_t group = part.panel_begin * kGroupsPerPanel; group < end;) {
+    set_group(0, group);
+    if (paired || group + 1 < end) {
+      set_group(1, paired ? group + up_groups : group + 1);
+      run_columns<D, D::kMaxRows, 2>(call, part);
+      group += paired ? 1 : 2;
+    } else {
+      run_columns<D, D::kMaxRowsSingle, 1>(call, part);
+      group += 1;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace xyserve
+
+// Defines the function behind one line of kernels.inc.
+#define XYSERVE_DEFINE_LINEAR(Dot, isa, dtype)                                  \
+  namespace xyserve {                                                           \
+  void linear_##dtype##_##isa(const LinearArgs& args, const LinearPart& part) { \
+    linear_part<Dot>(args, part);                                               \
+  }                                                                             \
+  }
