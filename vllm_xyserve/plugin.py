@@ -98,7 +98,7 @@ def __getattr__(name: str) -> Any:
     except Exception as error:
         logger.error(
             "xyserve could not take vllm-ascend's place (%s: %s); if vLLM then reports two active "
-            "platform plugins, set VLLM_PLUGINS=xyserve,xyserve_guard and add the vllm-ascend "
+            "platform plugins, set VLLM_PLUGINS=xyserve and add the vllm-ascend "
             "general plugins that you need",
             type(error).__name__,
             error,

@@ -89,7 +89,8 @@ Dispatch& state() {
 }  // namespace
 
 const char* op_name(Op op) {
-  constexpr const char* kNames[kNumOps] = {"silu_and_mul", "linear", "linear_int8", "quantize_rows"};
+  constexpr const char* kNames[kNumOps] = {"silu_and_mul", "kv_write",    "meta_attention",
+                                           "linear",       "linear_int8", "quantize_rows"};
   return kNames[static_cast<int>(op)];
 }
 

@@ -68,13 +68,23 @@ void deal_rounds(const std::vector<int64_t>& costs, int32_t num_cores, Dealt* de
   }
 }
 
+void sum_loads(const std::vector<int64_t>& costs, int32_t num_cores, Dealt* dealt) {
+  dealt->loads.assign(num_cores, 0);
+  for (size_t i = 0; i < dealt->order.size(); ++i) {
+    dealt->loads[dealt->core[i]] += costs[dealt->order[i]];
+  }
+  const auto [least, most] = std::minmax_element(dealt->loads.begin(), dealt->loads.end());
+  dealt->min_load = *least;
+  dealt->max_load = *most;
+}
+
 }  // namespace
 
 void deal(const std::vector<int64_t>& costs, int32_t num_cores, int32_t dealing, Dealt* dealt) {
   sort_by_cost(costs, &dealt->order);
   const size_t num_pieces = costs.size();
   dealt->core.resize(num_pieces);
-  if (dealing == kLpt) {
+  if (dealing == kLpt || dealing == kFit) {
     deal_lpt(costs, num_cores, dealt);
   } else if (dealing == kRounds) {
     deal_rounds(costs, num_cores, dealt);
@@ -85,13 +95,17 @@ void deal(const std::vector<int64_t>& costs, int32_t num_cores, int32_t dealing,
       dealt->core[i] = back ? num_cores - 1 - at : at;
     }
   }
-  dealt->loads.assign(num_cores, 0);
-  for (size_t i = 0; i < num_pieces; ++i) {
-    dealt->loads[dealt->core[i]] += costs[dealt->order[i]];
+  sum_loads(costs, num_cores, dealt);
+}
+
+void deal_as_fitted(const Cut& cut, int32_t num_cores, Dealt* dealt) {
+  dealt->order.resize(cut.pieces.size());
+  dealt->core.resize(cut.pieces.size());
+  for (size_t i = 0; i < cut.pieces.size(); ++i) {
+    dealt->order[i] = static_cast<int32_t>(i);
+    dealt->core[i] = cut.pieces[i].core;
   }
-  const auto [least, most] = std::minmax_element(dealt->loads.begin(), dealt->loads.end());
-  dealt->min_load = *least;
-  dealt->max_load = *most;
+  sum_loads(cut.costs, num_cores, dealt);
 }
 
 }  // namespace xyserve::plan

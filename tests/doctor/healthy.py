@@ -18,9 +18,7 @@ from vllm_xyserve.doctor.facts import (
 SITE = "/env/lib/python3.11/site-packages"
 CLASS = "vllm_xyserve.platform.cpu.XyCpuPlatform"
 OURS = EntryPoint(PLATFORM_GROUP, "xyserve", "vllm_xyserve.plugin:register", "vllm-xyserve")
-GUARD = EntryPoint(
-    GENERAL_GROUP, "xyserve_guard", "vllm_xyserve.plugin:register_general", "vllm-xyserve"
-)
+GUARD = EntryPoint(GENERAL_GROUP, "xyserve", "vllm_xyserve.plugin:register_general", "vllm-xyserve")
 RIVAL = EntryPoint(PLATFORM_GROUP, "dummy", "dummy:register", "dummy-platform")
 MACHINE = Machine("Some CPU", "x86_64", ("scalar", "avx2", "avx512"), False, 8, (0, 1, 2, 3), None)
 

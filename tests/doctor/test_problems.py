@@ -62,10 +62,11 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "metadata-damaged", "torch", "--force-reinstall",
     ),
     "no entry points": (
-        {"entry_points": ()}, "not-installed", "xyserve, xyserve_guard", "pip install",
+        {"entry_points": ()}, "not-installed", "group vllm.platform_plugins", "pip install",
     ),
     "no guard": (
-        {"entry_points": (OURS,)}, "not-installed", "entry points xyserve_guard", "pip install",
+        {"entry_points": (OURS,)},
+        "not-installed", "entry points xyserve of group vllm.general", "pip install",
     ),
     "torch crashes": (
         {"children": with_child(Child("native", "crashed", *TORCH_STEP))},
@@ -153,13 +154,13 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
     "VLLM_PLUGINS without us": (
         {**with_environ(VLLM_PLUGINS="ascend"), **_stock()}, "plugins-variable", "'ascend'",
-        "add xyserve,xyserve_guard",
+        "add xyserve to",
     ),
     "VLLM_PLUGINS empty": (
         {**with_environ(VLLM_PLUGINS=""), **_stock()}, "plugins-variable", "''", "unset",
     ),
     "VLLM_PLUGINS with spaces": (
-        with_environ(VLLM_PLUGINS="xyserve,xyserve_guard, other"), "plugins-spaces",
+        with_environ(VLLM_PLUGINS="xyserve, other"), "plugins-spaces",
         "' other'"[1:-1], "without spaces",
     ),
     "entry point of another": (
@@ -199,7 +200,6 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str, str, str]] = {
 }  # fmt: skip
 
 WARNINGS: dict[str, tuple[dict[str, Any], str, str]] = {
-    "guard left out": (with_environ(VLLM_PLUGINS="xyserve"), "guard-filtered", "xyserve_guard"),
     "no native library": (
         {"children": with_child(native_child(loaded=False, path=None, reason="none", mend="cc"))},
         "native-missing", "none",
@@ -254,8 +254,8 @@ def test_warning(name: str) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        with_environ(VLLM_PLUGINS="xyserve,xyserve_guard"),
-        with_environ(VLLM_PLUGINS="xyserve_guard,xyserve,other"),
+        with_environ(VLLM_PLUGINS="xyserve"),
+        with_environ(VLLM_PLUGINS="other,xyserve_guard"),
         with_environ(XYSERVE_ISA="avx2", XYSERVE_DEVICE="CPU", XYSERVE_CACHE="/somewhere"),
         with_environ(VLLM_CPU_OMP_THREADS_BIND="0-1|2,3"),
         with_environ(VLLM_CPU_OMP_THREADS_BIND="nobind"),

@@ -71,12 +71,11 @@ def test_plugins_show_what_lets_them_load_and_what_they_answer() -> None:
     text, plain = _both(
         facts(
             entry_points=(*healthy.entry_points, RIVAL),
-            environ={"VLLM_PLUGINS": "xyserve,xyserve_guard"},
+            environ={"VLLM_PLUGINS": "xyserve"},
         )
     )
-    rows = {plugin["name"]: plugin for plugin in plain["plugins"]}
-    assert (rows["xyserve"]["allowed"], rows["xyserve"]["activates"]) == (True, True)
-    assert (rows["dummy"]["allowed"], rows["dummy"]["activates"]) == (False, None)
+    rows = [(p["name"], p["allowed"], p["activates"]) for p in plain["plugins"]]
+    assert rows == [("xyserve", True, True), ("xyserve", True, None), ("dummy", False, None)]
     assert "platform plugin of dummy-platform, left out by VLLM_PLUGINS" in text
     assert "platform plugin of vllm-xyserve, offers a platform" in text
 

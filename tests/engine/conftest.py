@@ -198,7 +198,8 @@ def _smollm2_run(
     if options is not None:
         steps.append({"name": "report", "do": "report"})
     # Threads that wait give their core away: another child may run at the same time.
-    setting = Setting(name, options, processes=True, env={"OMP_WAIT_POLICY": "passive"})
+    env = {"OMP_WAIT_POLICY": "passive"}
+    setting = Setting(name, options, processes=options is not None, env=env)
     return run(
         setting, [Engine("smollm2", llm, steps)], folder / f"smollm2-{name}", timeout=TIMEOUT
     )

@@ -97,7 +97,7 @@ def _ways_to_miss() -> Mapping[str, Row]:
 
 
 def _broken_imports() -> Mapping[str, Row]:
-    """Each of our modules that choosing needs, for both kinds of process and without the guard."""
+    """Each of our modules that choosing needs, for both kinds of process and with only us named."""
     named = {"VLLM_PLUGINS": "xyserve"}
     # torch's own advice when a backend fails to load.
     no_hook = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
@@ -107,7 +107,7 @@ def _broken_imports() -> Mapping[str, Row]:
         table |= {
             f"broken {module}, serve": Row(argv=SERVE_CHOSEN, broken=broken),
             f"broken {module}, script": Row(env=CHOSEN | no_hook, broken=broken),
-            f"broken {module}, no guard": Row(env=CHOSEN | named | no_hook, broken=broken),
+            f"broken {module}, named": Row(env=CHOSEN | named | no_hook, broken=broken),
         }
     for module in ("cpu", "factory", "select"):
         table[f"broken {module}, not chosen"] = Row(broken=(f"vllm_xyserve.platform.{module}",))
@@ -116,7 +116,7 @@ def _broken_imports() -> Mapping[str, Row]:
 
 def _other_plugins(fakes: Fakes) -> Mapping[str, Row]:
     rival, same = (fakes.rival,), (fakes.same_name,)
-    ours_only = {"VLLM_PLUGINS": "xyserve,xyserve_guard"}
+    ours_only = {"VLLM_PLUGINS": "xyserve"}
     return {
         "rival before, serve": Row(argv=SERVE_CHOSEN, before=rival),
         "rival after, serve": Row(argv=SERVE_CHOSEN, after=rival),

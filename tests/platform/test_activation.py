@@ -17,7 +17,7 @@ from tests.platform import rows
 Started = dict[str, Future[Any]]
 
 XY_CPU = ["XyCpuPlatform", "XyCpuMixin", "XyPlatformMixin"]
-SET_PLUGINS = "VLLM_PLUGINS=xyserve,xyserve_guard"
+SET_PLUGINS = "VLLM_PLUGINS=xyserve "
 
 STOCK = [
     "not chosen",
@@ -40,11 +40,11 @@ OURS = {
     "variable set late": "CpuPlatform",
     "target, flag": "CpuPlatform",
     "target, variable": "CpuPlatform",
+    "target, plugin named": "CpuPlatform",
     "target, guard named": "CpuPlatform",
     "plugin named": "XyCpuPlatform",
     "guard named": "CpuPlatform",
     "both named": "XyCpuPlatform",
-    "broken guard, no guard": "XyCpuPlatform",
     "rival not named": "XyCpuPlatform",
     "same name before": "XyCpuPlatform",
     "ascend before, cpu": "XyCpuPlatform",
@@ -63,20 +63,20 @@ ERRORS = {
     "target, bad variable": (1, ["PlatformError: XYSERVE_PLATFORM must be one of"]),
     "target, bad device": (1, ["XYSERVE_DEVICE must be one of cpu, cuda, npu", "'quantum'"]),
     "target, other device": (1, ["does not load: Module", "set XYSERVE_DEVICE=cpu"]),
-    "target, plugin named": (2, ["VLLM_PLUGINS='xyserve' keeps", "add xyserve,xyserve_guard"]),
     "target, ascend": (1, ["VLLM_TARGET_DEVICE=cpu", "XYSERVE_DEVICE=cpu"]),
     "no plugins, serve": (2, ["(--platform xyserve), but VLLM_PLUGINS='' keeps", "Unset"]),
     "no plugins, variable": (2, ["(XYSERVE_PLATFORM=1), but VLLM_PLUGINS='' keeps", "Unset"]),
-    "another plugin named": (2, ["VLLM_PLUGINS='something_else'", "add xyserve,xyserve_guard"]),
+    "another plugin named": (2, ["VLLM_PLUGINS='something_else'", "add xyserve to it"]),
     "broken select, serve": (1, ["injected: vllm_xyserve.platform.select", "reinstall"]),
     "broken select, script": (1, ["injected: vllm_xyserve.platform.select"]),
-    "broken select, no guard": (1, ["injected: vllm_xyserve.platform.select"]),
+    "broken select, named": (1, ["injected: vllm_xyserve.platform.select"]),
     "broken guard, serve": (1, ["injected: vllm_xyserve.platform.guard"]),
     "broken guard, script": (1, ["injected: vllm_xyserve.platform.guard"]),
+    "broken guard, named": (1, ["injected: vllm_xyserve.platform.guard"]),
     **{
         f"broken {module}, {where}": (1, [f"injected: vllm_xyserve.platform.{module}"])
         for module in ("cpu", "common", "factory", "rivals")
-        for where in ("serve", "script", "no guard")
+        for where in ("serve", "script", "named")
     },
     "rival before, serve": (1, ["vllm: error:", "rival (rival_platform:register", SET_PLUGINS]),
     "rival after, serve": (1, ["vllm: error:", "rival (rival_platform:register", SET_PLUGINS]),

@@ -6,6 +6,7 @@ from typing import Any
 
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
+from vllm_xyserve import parts
 from vllm_xyserve.attention.builder import MetaAttentionMetadataBuilder
 from vllm_xyserve.attention.impl import MetaAttentionImpl
 
@@ -38,11 +39,12 @@ class MetaAttentionBackend(CPUAttentionBackend):
         return True
 
     @classmethod
-    def reasons_against(cls, selector_config: Any) -> list[str]:
+    def reasons_against(cls, selector_config: Any, path: parts.Taken) -> list[str]:
         """Why layers of this kind cannot be ours, even by delegation; empty if they can.
 
         Args:
             selector_config: vLLM's ``AttentionSelectorConfig``, whose fields differ by version.
+            path: of attention.
         """
         reasons = [
             f"{flag.removeprefix('use_')} is not supported"
@@ -52,6 +54,6 @@ class MetaAttentionBackend(CPUAttentionBackend):
         if getattr(selector_config, "use_kv_connector", False):
             # A connector reads pages and tells backends apart by their name.
             reasons.append("a KV connector is configured")
-        if getattr(selector_config, "use_batch_invariant", False):
-            reasons.append("batch invariance is not supported yet")
+        if getattr(selector_config, "use_batch_invariant", False) and path != "native":
+            reasons.append(f"batch invariance needs native attention, and the path is {path}")
         return reasons

@@ -12,6 +12,7 @@ from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
 from vllm_xyserve import config, parts
 from vllm_xyserve.attention.builder import MetaAttentionMetadata
 from vllm_xyserve.log import get_logger
+from vllm_xyserve.ops import attention as ops
 from vllm_xyserve.ops.reference.attention import AttentionParams, paged_attention, write_kv
 from vllm_xyserve.plan.spec import PlanSpec
 
@@ -25,6 +26,8 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
 
     It cannot change later: each path lays out the inside of the layer's KV pages in its own way.
     """
+
+    sinks: torch.Tensor | None
 
     def __init__(
         self,
@@ -65,19 +68,26 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
             return path
         options = config.from_additional_config(vllm_config.additional_config)
         path = parts.resolve("attention", options, "cpu", vllm_config.model_config.dtype).path
-        if path != "upstream" and (reason := self._reason_against()):
+        if path != "upstream" and (reason := self._reason_against(path, vllm_config)):
             if reason not in _said:
                 _said.add(reason)
                 logger.info("xyserve: attention layer takes the parent's path (%s)", reason)
             return "upstream"
         return path
 
-    def _reason_against(self) -> str | None:
+    def _reason_against(self, path: parts.Taken, vllm_config: Any) -> str | None:
         """Why this layer cannot leave the parent's path, or None."""
         if self.attn_type != AttentionType.DECODER:
             return f"{AttentionType(self.attn_type).value} attention"
         if self.is_fp8_kv_cache:
             return f"KV cache dtype {self.kv_cache_dtype}"
+        if path == "native":
+            supported = ops.supports(
+                dtype=vllm_config.model_config.dtype,
+                head_size=self.head_size,
+                block_size=vllm_config.cache_config.block_size,
+            )
+            return None if supported.ok else supported.reason
         return None
 
     def forward(
@@ -155,8 +165,6 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
             super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
             return
         if self.path == "native":
-            from vllm_xyserve.ops import attention as ops
-
             ops.kv_write(key, value, kv_cache, slot_mapping)
             return
         key_cache, value_cache = split_pages(kv_cache)
@@ -172,8 +180,9 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
         """Run the native kernel over the step's task table."""
         if self.spec is None:
             raise RuntimeError("a native attention layer was given no builder of ours")
-        from vllm_xyserve.ops import attention as ops
-
+        if self.sinks is not None and self.sinks.dtype != torch.float32:
+            # Not at construction: vLLM loads them afterwards.
+            self.sinks = self.sinks.to(torch.float32)
         ops.meta_attention(
             output.view_as(query),
             query,
@@ -182,10 +191,10 @@ class MetaAttentionImpl(CPUAttentionBackendImpl):
             attn_metadata.seq_lens,
             attn_metadata.query_start_loc,
             attn_metadata.tables[self.spec],
-            scale=self.scale,
-            softcap=self.logits_soft_cap,
-            alibi_slopes=self.alibi_slopes,
-            sinks=self.sinks,
+            self.scale,
+            self.logits_soft_cap,
+            self.alibi_slopes,
+            self.sinks,
         )
 
     def _params(self) -> AttentionParams:

@@ -10,7 +10,7 @@ from vllm_xyserve.doctor.facts import GENERAL_GROUP, PLATFORM_GROUP, EntryPoint,
 from vllm_xyserve.doctor.finding import Finding
 from vllm_xyserve.platform import select
 
-_OURS = {(PLATFORM_GROUP, select.NAME), (GENERAL_GROUP, select.GUARD_NAME)}
+_OURS = {(PLATFORM_GROUP, select.NAME), (GENERAL_GROUP, select.NAME)}
 _OUR_DISTRIBUTION = "vllm-xyserve"
 # Findings that explain by themselves why xyserve does not become active.
 _ROOT_CAUSES = frozenset(
@@ -60,7 +60,7 @@ def judge(facts: Facts) -> Verdict:
 
 def _our_entry_points(facts: Facts) -> Iterator[Finding]:
     found = {(entry.group, entry.name) for entry in facts.entry_points}
-    missing = sorted(name for _, name in _OURS - found)
+    missing = sorted(f"{name} of group {group}" for group, name in _OURS - found)
     if missing:
         yield Finding(
             "not-installed",
@@ -92,20 +92,12 @@ def _plugins_variable(facts: Facts) -> Iterator[Finding]:
     if value is None:
         return
     named = value.split(",")
-    mend = f"unset VLLM_PLUGINS, or add {select.NAME},{select.GUARD_NAME} to it without spaces"
+    mend = f"unset VLLM_PLUGINS, or add {select.NAME} to it without spaces"
     if select.filtered_out(facts.environ):
         yield Finding(
             "plugins-variable", f"VLLM_PLUGINS={value!r} keeps vLLM from loading xyserve", mend
         )
         return
-    if select.GUARD_NAME not in named:
-        yield Finding(
-            "guard-filtered",
-            f"VLLM_PLUGINS={value!r} leaves out {select.GUARD_NAME}, which checks in every process "
-            f"that xyserve is active",
-            mend,
-            is_warning=True,
-        )
     for name in named:
         if name != name.strip():
             yield Finding(
@@ -188,8 +180,8 @@ def _mend_activation(facts: Facts) -> str:
     if rivals:
         names = ", ".join(sorted({rival.distribution for rival in rivals}))
         return (
-            f"uninstall {names}, or set VLLM_PLUGINS={select.NAME},{select.GUARD_NAME} (add the "
-            f"general plugins that you need)"
+            f"uninstall {names}, or set VLLM_PLUGINS={select.NAME} (add the general plugins "
+            f"that you need)"
         )
     for entry in _platform_plugins(facts):
         if entry.name == select.NAME and (error := facts.load_error(entry)):

@@ -10,11 +10,11 @@ from typing import Any
 from vllm_xyserve import parts
 from vllm_xyserve.config import XyConfig
 from vllm_xyserve.doctor import installation
-from vllm_xyserve.doctor.facts import COMPANIONS, PLATFORM_GROUP, EntryPoint, Facts
+from vllm_xyserve.doctor.facts import COMPANIONS, GENERAL_GROUP, PLATFORM_GROUP, EntryPoint, Facts
 from vllm_xyserve.doctor.finding import Finding
 from vllm_xyserve.doctor.problems import Verdict
 from vllm_xyserve.doctor.settings import format_cores
-from vllm_xyserve.platform.select import GUARD_NAME
+from vllm_xyserve.platform import select
 
 _LABEL = 20
 _NOT_CHOSEN = "not chosen in this shell: add --platform xyserve or set XYSERVE_PLATFORM=1"
@@ -155,8 +155,12 @@ def _platform(facts: Facts) -> Rows:
     else:
         answer = "no, see the problems"
     rows = [("choice", choice), ("family", family), ("active if chosen", answer)]
-    shown = [e for e in facts.entry_points if e.group == PLATFORM_GROUP or e.name == GUARD_NAME]
+    shown = [e for e in facts.entry_points if e.group == PLATFORM_GROUP or _is_guard(e)]
     return rows + [("plugin", _plugin(facts, entry)) for entry in shown]
+
+
+def _is_guard(entry: EntryPoint) -> bool:
+    return (entry.group, entry.name) == (GENERAL_GROUP, select.NAME)
 
 
 def _plugin(facts: Facts, entry: EntryPoint) -> str:

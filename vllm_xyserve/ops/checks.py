@@ -30,3 +30,61 @@ def check_silu_and_mul(out: torch.Tensor, x: torch.Tensor) -> None:
         raise RuntimeError(
             f"silu_and_mul: require out and x on one device, got out {out.device} and x {x.device}"
         )
+
+
+def _check_cache(op: str, kv_cache: torch.Tensor) -> tuple[int, int]:
+    """Require vLLM's page shape; returns the number of KV heads and the head size."""
+    shape = kv_cache.shape
+    fits = kv_cache.dim() == 4 and shape[2] % 16 == 0 and shape[3] % 32 == 0
+    if not fits or kv_cache.dtype not in FLOAT_DTYPES:
+        raise RuntimeError(
+            f"{op}: require kv_cache [num_blocks, num_kv_heads, block_size, 2 * head_size] of "
+            "float32, bfloat16 or float16 with a block size and a head size that are multiples of "
+            f"16, got {list(shape)} {kv_cache.dtype}"
+        )
+    return shape[1], shape[3] // 2
+
+
+def check_kv_write(
+    key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor
+) -> None:
+    """Require key and value [>= num_slots, num_kv_heads, head_size] that fit the cache."""
+    num_kv_heads, head_size = _check_cache("kv_write", kv_cache)
+    for name, tensor in (("key", key), ("value", value)):
+        fits = tensor.dim() == 3 and tuple(tensor.shape[1:]) == (num_kv_heads, head_size)
+        if not fits or tensor.dtype != kv_cache.dtype or tensor.shape[0] < slot_mapping.shape[0]:
+            raise RuntimeError(
+                f"kv_write: require {name} [>= {slot_mapping.shape[0]}, {num_kv_heads}, "
+                f"{head_size}] of {kv_cache.dtype}, got {list(tensor.shape)} {tensor.dtype}"
+            )
+    if slot_mapping.dim() != 1 or slot_mapping.dtype != torch.int64:
+        raise RuntimeError(
+            f"kv_write: require slot_mapping [num_slots] of int64, got "
+            f"{list(slot_mapping.shape)} {slot_mapping.dtype}"
+        )
+
+
+def check_meta_attention(
+    out: torch.Tensor,
+    query: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    query_start_loc: torch.Tensor,
+) -> None:
+    """Require query and out [num_tokens, num_heads, head_size] that fit the cache, and int32 rows."""
+    num_kv_heads, head_size = _check_cache("meta_attention", kv_cache)
+    for name, tensor in (("query", query), ("out", out)):
+        fits = tensor.dim() == 3 and tensor.shape[2] == head_size
+        if not fits or tensor.shape[1] % num_kv_heads or tensor.dtype != kv_cache.dtype:
+            raise RuntimeError(
+                f"meta_attention: require {name} [num_tokens, num_heads, {head_size}] of "
+                f"{kv_cache.dtype} with a multiple of {num_kv_heads} heads, got "
+                f"{list(tensor.shape)} {tensor.dtype}"
+            )
+    rows = block_table.shape[0]
+    if seq_lens.shape[0] < rows or query_start_loc.shape[0] <= rows:
+        raise RuntimeError(
+            f"meta_attention: require seq_lens and query_start_loc for the {rows} rows of "
+            f"block_table, got {list(seq_lens.shape)} and {list(query_start_loc.shape)}"
+        )

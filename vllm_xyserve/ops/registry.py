@@ -26,6 +26,8 @@ REFERENCE: Final = "reference"
 # Operations that have a reference twin, with how often it ran in this process.
 _reference_calls: dict[str, int] = {
     "silu_and_mul": 0,
+    "kv_write": 0,
+    "meta_attention": 0,
     "linear": 0,
     "linear_int8": 0,
     "quantize_rows": 0,

@@ -39,13 +39,14 @@ class XyCpuMixin(XyPlatformMixin):
 
         from vllm_xyserve.attention.backend import MetaAttentionBackend
 
-        additional_config = get_current_vllm_config().additional_config
-        options = config.from_additional_config(additional_config)
-        parts.resolve("attention", options, cls.family)
+        vllm_config = get_current_vllm_config()
+        options = config.from_additional_config(vllm_config.additional_config)
+        dtype = getattr(vllm_config.model_config, "dtype", None)
+        path = parts.resolve("attention", options, cls.family, dtype).path
         if selected_backend not in (None, AttentionBackendEnum.CUSTOM):
             reasons = [f"--attention-backend {selected_backend.name}"]
         else:
-            reasons = MetaAttentionBackend.reasons_against(attn_selector_config)
+            reasons = MetaAttentionBackend.reasons_against(attn_selector_config, path)
         if not reasons:
             return ATTENTION_BACKEND
         backend: str = super().get_attn_backend_cls(

@@ -84,8 +84,8 @@ def refuse_rivals(choice: select.Choice) -> None:
 def how_to_be_alone() -> str:
     """What a message tells the user to do about another platform plugin."""
     return (
-        f"Set VLLM_PLUGINS={select.NAME},{select.GUARD_NAME} (add the general plugins that you "
-        f"need), or uninstall the other platform plugin; for that platform leave xyserve out"
+        f"Set VLLM_PLUGINS={select.NAME} (add the general plugins that you need), or uninstall the "
+        f"other platform plugin; for that platform leave xyserve out"
     )
 
 

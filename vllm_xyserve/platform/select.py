@@ -22,7 +22,9 @@ from typing import Literal
 logger = logging.getLogger("vllm.xyserve.platform")
 
 NAME = "xyserve"
-GUARD_NAME = "xyserve_guard"
+"""Of the platform plugin, and of the general plugin that guards it."""
+OLD_GUARD_NAME = "xyserve_guard"
+"""The general plugin's other name."""
 FLAG = "--platform"
 ENV_PLATFORM = "XYSERVE_PLATFORM"
 ENV_DEVICE = "XYSERVE_DEVICE"
@@ -178,14 +180,10 @@ def without_flag(argv: Sequence[str]) -> list[str]:
 
 
 def filtered_out(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether ``VLLM_PLUGINS`` keeps vLLM from loading any plugin of ours that could act.
-
-    With the CPU named as target vLLM skips platform plugins, which leaves the guard alone to act.
-    """
+    """Whether ``VLLM_PLUGINS`` keeps vLLM from loading any plugin of ours."""
     environ = os.environ if environ is None else environ
     allowed = environ.get("VLLM_PLUGINS")
-    able = {GUARD_NAME} if targets_cpu(environ) else {NAME, GUARD_NAME}
-    return allowed is not None and not able & set(allowed.split(","))
+    return allowed is not None and not {NAME, OLD_GUARD_NAME} & set(allowed.split(","))
 
 
 def targets_cpu(environ: Mapping[str, str] | None = None) -> bool:
@@ -210,7 +208,7 @@ def report_filtered_out() -> None:
         return
     message = (
         f"xyserve was chosen ({choice.source}), but VLLM_PLUGINS={os.environ['VLLM_PLUGINS']!r} "
-        f"keeps vLLM from loading it. Unset VLLM_PLUGINS, or add {NAME},{GUARD_NAME} to it; for "
+        f"keeps vLLM from loading it. Unset VLLM_PLUGINS, or add {NAME} to it; for "
         f"vLLM's own platform leave xyserve out."
     )
     if is_vllm_cli(sys.argv):

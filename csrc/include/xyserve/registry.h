@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "xyserve/activation.h"
+#include "xyserve/attention.h"
 #include "xyserve/dtype.h"
 #include "xyserve/isa.h"
 #include "xyserve/linear.h"
@@ -12,8 +13,15 @@
 
 namespace xyserve {
 
-enum class Op : int32_t { silu_and_mul, linear, linear_int8, quantize_rows };
-inline constexpr int kNumOps = 4;
+enum class Op : int32_t {
+  silu_and_mul,
+  kv_write,
+  meta_attention,
+  linear,
+  linear_int8,
+  quantize_rows
+};
+inline constexpr int kNumOps = 6;
 
 // The signature that every kernel of an operation has.
 template <Op>
@@ -21,6 +29,14 @@ struct KernelFn;
 template <>
 struct KernelFn<Op::silu_and_mul> {
   using type = SiluAndMulFn;
+};
+template <>
+struct KernelFn<Op::kv_write> {
+  using type = KvWriteFn;
+};
+template <>
+struct KernelFn<Op::meta_attention> {
+  using type = MetaAttentionFn;
 };
 template <>
 struct KernelFn<Op::linear> {

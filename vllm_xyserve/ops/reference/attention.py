@@ -1,10 +1,12 @@
 """The plain fp32 twin of Meta-Attention: any mix of rows over a paged KV cache, one row at a time.
 
 Pages here are plain: K and V of a block lie as ``[num_kv_heads, block_size, head_size]`` each.
+`pages` converts them from and to the kernels' layout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,6 +63,7 @@ def paged_attention(
     block_table: torch.Tensor,
     causal: bool | torch.Tensor,
     params: AttentionParams,
+    tree_masks: Sequence[torch.Tensor | None] | None = None,
 ) -> None:
     """Attention of every row's new tokens over its own keys, computed in fp32.
 
@@ -76,6 +79,8 @@ def paged_attention(
         block_table: ``[num_rows, max_blocks]`` int; entries beyond a row's blocks are not read.
         causal: for all rows, or ``[num_rows]`` bool.
         params: the layer's constants.
+        tree_masks: per row, bool ``[query_len, query_len]`` or None: which of the row's new tokens
+            a query sees, beside all of the history. It narrows causality and window.
     """
     starts = query_start_loc.tolist()
     block_size = key_cache.shape[2]
@@ -87,7 +92,8 @@ def paged_attention(
         keys = _gather(key_cache, blocks, seq_len)
         values = _gather(value_cache, blocks, seq_len)
         row_causal = bool(causal[row]) if isinstance(causal, torch.Tensor) else causal
-        out[tokens] = _attend(query[tokens], keys, values, row_causal, params).to(out.dtype)
+        tree = None if tree_masks is None else tree_masks[row]
+        out[tokens] = _attend(query[tokens], keys, values, row_causal, params, tree).to(out.dtype)
 
 
 def _gather(cache: torch.Tensor, blocks: torch.Tensor, seq_len: int) -> torch.Tensor:
@@ -102,6 +108,7 @@ def _attend(
     values: torch.Tensor,
     causal: bool,
     params: AttentionParams,
+    tree: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One row: query ``[q, heads, dim]``, keys and values ``[kv_heads, s, dim]``; gives query's."""
     num_tokens, num_heads, head_size = query.shape
@@ -120,6 +127,8 @@ def _attend(
     hidden = distance < 0 if causal else torch.zeros_like(distance, dtype=torch.bool)
     if params.window is not None:
         hidden = hidden | (distance.abs() >= params.window)
+    if tree is not None:
+        hidden[:, seq_len - num_tokens :] |= ~tree
     scores = scores.masked_fill(hidden, float("-inf"))
 
     weights = _softmax(scores, params.sinks)

@@ -1,0 +1,5 @@
+#include "kv_write_avx512.h"
+
+XYSERVE_DEFINE_KV_WRITE(KvWriteAvx512, avx512, f32)
+XYSERVE_DEFINE_KV_WRITE(KvWriteAvx512, avx512, bf16)
+XYSERVE_DEFINE_KV_WRITE(KvWriteAvx512, avx512, f16)
