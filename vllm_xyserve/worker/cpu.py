@@ -77,7 +77,7 @@ class XyCPUWorker(CPUWorker):
             ValueError: weights in kernel format were given; where they would go, layers that are
                 packed (by us or by vLLM) hold nothing.
         """
-        if not kwargs.get("is_checkpoint_format", True):
+        if not kwargs.get("is_checkpoint_format", args[2] if len(args) > 2 else True):
             raise ValueError(
                 "reload_weights requires weights in checkpoint format on the cpu family, since "
                 "linear layers keep packed copies only; it was given is_checkpoint_format=False. "
