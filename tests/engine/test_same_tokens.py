@@ -117,7 +117,7 @@ def test_worker_runs_our_classes(ours: Run, path: str) -> None:
     assert look["backends"] == {BACKEND: NUM_LAYERS}
     assert look["impls"] == {IMPL: NUM_LAYERS}
     assert look["paths"] == {path: NUM_LAYERS}
-    num_ours = NUM_LINEAR if path == "reference" else 0
+    num_ours = 0 if path == "upstream" else NUM_LINEAR
     assert look["linears"].get(LINEAR, 0) == num_ours
     assert sum(look["linears"].values()) == NUM_LINEAR
 
