@@ -32,6 +32,8 @@ struct MicroBf16 {
     return general ? score : score * args.scale;
   }
 
+  static bool prepare(const AttentionArgs&, const Step<Bf16>&, int32_t) { return false; }
+
   static void store_scaled(Bf16* out, const float* values, float factor, int32_t size) {
     const F f = _mm512_set1_ps(factor);
     for (int32_t d = 0; d < size; d += 16) {
@@ -51,7 +53,8 @@ struct MicroBf16 {
   };
 
   static void step(const AttentionArgs& args, bool general, Work& work, int32_t row, int32_t count,
-                   const Step<Bf16>& step, const StepMask& mask, bool prefetch) {
+                   const Step<Bf16>& step, const StepMask& mask, int32_t num_groups, bool) {
+    const bool prefetch = num_groups == 1;
     const Call call{args, work, row, step, mask, general};
     switch (count) {
       case 1:

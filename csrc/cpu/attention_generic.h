@@ -7,46 +7,29 @@
 namespace xyserve {
 namespace {
 
-// V: lanes (attention_lanes_*.h). T: element type.
+// [NOTE] Where several groups of rows share a step, its keys and values are widened once into the
+// thread's scratch, in the layout of fp32 pages; the bits are the same either way.
+
+// A group of rows against a step, keys and values of type T.
 template <class V, class T>
-struct MicroGeneric {
-  using Element = T;
-  using Query = float;
+struct MicroTile {
   using F = typename V::F;
   using Work = Scratch<float>;
-  static constexpr int32_t kRows = V::kRows;
   static constexpr int32_t kWidth = static_cast<int32_t>(V::kWidth);
-  static constexpr int32_t kVectors = kSubBlock / kWidth;  // of keys in a sub-block
-  static constexpr int32_t kColumns = V::kColumns;         // vectors of values in registers
-  static constexpr float kSlack = 5.0f;                    // in powers of e
-
-  static void load_query(float* to, const T* from, int32_t size) {
-    for (int32_t d = 0; d < size; d += kWidth) {
-      V::store(to + d, V::load(from + d));
-    }
-  }
-
-  // Scores are scaled when they are stored: their unit is the natural one.
-  static float to_nat(const AttentionArgs&, bool, float score) { return score; }
-
-  static void store_scaled(T* out, const float* values, float factor, int32_t size) {
-    for (int32_t d = 0; d < size; d += kWidth) {
-      V::store(out + d, V::mul(V::load(values + d), V::set1(factor)));
-    }
-  }
+  static constexpr int32_t kVectors = kSubBlock / kWidth;
+  static constexpr int32_t kColumns = V::kColumns;
+  static constexpr float kSlack = 5.0f;  // in powers of e
 
   struct Call {
     const AttentionArgs& args;
     Work& work;
     int32_t row;
-    const Step<T>& step;
+    const Step<T> step;
     const StepMask& mask;
     bool general;
   };
 
-  static void step(const AttentionArgs& args, bool general, Work& work, int32_t row, int32_t count,
-                   const Step<T>& step, const StepMask& mask, bool) {
-    const Call call{args, work, row, step, mask, general};
+  static void run(const Call& call, int32_t count) {
     switch (count) {
       case 1:
         return tile<1>(call);
@@ -54,14 +37,16 @@ struct MicroGeneric {
         return tile<2>(call);
       case 3:
         return tile<3>(call);
-      default:
+      case 4:
         return tile<4>(call);
+      case 5:
+        return tile<5>(call);
+      default:
+        return tile<6>(call);
     }
   }
 
  private:
-  static_assert(kRows <= 4, "tile<> is instantiated for up to 4 rows");
-
   template <int R>
   static void tile(const Call& call) {
     const int32_t subs = call.mask.full ? kStepSubs : call.step.subs;
@@ -85,8 +70,22 @@ struct MicroGeneric {
     }
   }
 
+  // sums[r][j] += operand[j] * factor of row r
+  template <int R, int N>
+  static inline __attribute__((always_inline)) void accumulate(F (&sums)[R][N],
+                                                               const F (&operand)[N],
+                                                               const float* factor,
+                                                               int64_t stride) {
+    for (int r = 0; r < R; ++r) {
+      const F f = V::set1(factor[r * stride]);
+      for (int j = 0; j < N; ++j) {
+        sums[r][j] = V::fma(operand[j], f, sums[r][j]);
+      }
+    }
+  }
+
   template <int R, int S>
-  static void scores(const Call& call, int32_t sub) {
+  static __attribute__((noinline)) void scores(const Call& call, int32_t sub) {
     constexpr int kAll = S * kVectors;
     const int32_t size = call.args.head_size;
     const float* q = call.work.query + int64_t{call.row} * size;
@@ -97,18 +96,17 @@ struct MicroGeneric {
       }
     }
     for (int32_t d = 0; d < size; d += 2) {
-      F even[kAll], odd[kAll];
+      F k[kAll];
       for (int j = 0; j < kAll; ++j) {
-        const T* k = call.step.key[sub + j / kVectors] + int64_t{d} * kSubBlock;
-        V::load_pair(k, kSubBlock, j % kVectors, &even[j], &odd[j]);
+        k[j] = V::load_even(call.step.key[sub + j / kVectors] + d * kSubBlock, kSubBlock,
+                            j % kVectors);
       }
-      for (int r = 0; r < R; ++r) {
-        const F first = V::set1(q[int64_t{r} * size + d]);
-        const F second = V::set1(q[int64_t{r} * size + d + 1]);
-        for (int j = 0; j < kAll; ++j) {
-          s[r][j] = V::fma(odd[j], second, V::fma(even[j], first, s[r][j]));
-        }
+      accumulate<R, kAll>(s, k, q + d, size);
+      for (int j = 0; j < kAll; ++j) {
+        k[j] =
+            V::load_odd(call.step.key[sub + j / kVectors] + d * kSubBlock, kSubBlock, j % kVectors);
       }
+      accumulate<R, kAll>(s, k, q + d + 1, size);
     }
     const F scale = V::set1(call.args.scale);
     for (int r = 0; r < R; ++r) {
@@ -145,35 +143,54 @@ struct MicroGeneric {
   }
 
   static void row_weights(const Call& call, int r, int32_t count) {
-    RowState& row = call.work.row[call.row + r];
     float* s = call.work.scores + r * kStepKeys;
     if (call.general) {
-      transform(call, row, s, count);
+      transform(call, call.work.row[call.row + r], s, count);
     }
-    if (!call.mask.full) {
-      hide(call, r, s, count, -INFINITY);
+    if (call.mask.full) {
+      return weigh<kStepKeys, false>(call, r, s);
     }
+    hide(call, r, s, count, -INFINITY);
+    switch (count) {
+      case kSubBlock:
+        return weigh<kSubBlock, true>(call, r, s);
+      case 2 * kSubBlock:
+        return weigh<2 * kSubBlock, true>(call, r, s);
+      case 3 * kSubBlock:
+        return weigh<3 * kSubBlock, true>(call, r, s);
+      default:
+        return weigh<kStepKeys, true>(call, r, s);
+    }
+  }
+
+  // Scores become weights.
+  template <int kCount, bool kMasked>
+  static inline __attribute__((always_inline)) void weigh(const Call& call, int r, float* s) {
+    constexpr int kNum = kCount / kWidth;
+    const RowState& row = call.work.row[call.row + r];
     F top = V::load(s);
-    for (int32_t i = kWidth; i < count; i += kWidth) {
-      top = V::max(top, V::load(s + i));
+    for (int i = 1; i < kNum; ++i) {
+      top = V::max(top, V::load(s + i * kWidth));
     }
-    raise(call, r, V::reduce_max(top));
+    if (V::any_above(top, row.max + kSlack)) {
+      raise(call, r, V::reduce_max(top));
+    }
     const F reference = V::set1(row.max == -INFINITY ? 0.0f : row.max);
+    for (int i = 0; i < kNum; ++i) {
+      V::store(s + i * kWidth, V::exp_below(V::sub(V::load(s + i * kWidth), reference)));
+    }
+    if (kMasked) {
+      hide(call, r, s, kCount, 0.0f);
+    }
     float* sums = call.work.sum + (call.row + r) * 16;
     F sum = V::load(sums);
-    for (int32_t i = 0; i < count; i += kWidth) {
-      V::store(s + i, V::exp(V::sub(V::load(s + i), reference)));
-    }
-    if (!call.mask.full) {
-      hide(call, r, s, count, 0.0f);
-    }
-    for (int32_t i = 0; i < count; i += kWidth) {
-      sum = V::add(sum, V::load(s + i));
+    for (int i = 0; i < kNum; ++i) {
+      sum = V::add(sum, V::load(s + i * kWidth));
     }
     V::store(sums, sum);
   }
 
-  static void raise(const Call& call, int r, float top) {
+  static __attribute__((noinline)) void raise(const Call& call, int r, float top) {
     RowState& row = call.work.row[call.row + r];
     if (!(top > row.max + kSlack)) {
       return;
@@ -191,7 +208,7 @@ struct MicroGeneric {
   }
 
   template <int R, int NC>
-  static void product(const Call& call, int32_t d) {
+  static __attribute__((noinline)) void product(const Call& call, int32_t d) {
     const int32_t size = call.args.head_size;
     float* acc = call.work.acc + int64_t{call.row} * size + d;
     const float* weights = call.work.scores;
@@ -205,24 +222,113 @@ struct MicroGeneric {
     }
     for (int32_t lane = begin & ~1; lane < end; lane += 2) {
       const T* v = call.step.value[lane / kSubBlock] + int64_t{lane % kSubBlock} * size;
-      F even[NC], odd[NC];
-      for (int c = 0; c < NC; ++c) {
-        V::load_pair(v + V::template offset<T>(d), size, c, &even[c], &odd[c]);
-        // The half of a pair that nobody sees may hold anything: zeroed, not weighted by 0.
-        even[c] = lane < begin ? V::zero() : even[c];
-        odd[c] = lane + 1 >= end ? V::zero() : odd[c];
-      }
-      for (int r = 0; r < R; ++r) {
-        const F first = V::set1(weights[r * kStepKeys + lane]);
-        const F second = V::set1(weights[r * kStepKeys + lane + 1]);
+      // The half of a pair that nobody sees may hold anything: skipped, not weighted by 0.
+      F value[NC];
+      if (lane >= begin) {
         for (int c = 0; c < NC; ++c) {
-          o[r][c] = V::fma(odd[c], second, V::fma(even[c], first, o[r][c]));
+          value[c] = V::load_even(v + V::template offset<T>(d), size, c);
         }
+        accumulate<R, NC>(o, value, weights + lane, kStepKeys);
+      }
+      if (lane + 1 < end) {
+        for (int c = 0; c < NC; ++c) {
+          value[c] = V::load_odd(v + V::template offset<T>(d), size, c);
+        }
+        accumulate<R, NC>(o, value, weights + lane + 1, kStepKeys);
       }
     }
     for (int r = 0; r < R; ++r) {
       for (int c = 0; c < NC; ++c) {
         V::store(acc + int64_t{r} * size + c * kWidth, o[r][c]);
+      }
+    }
+  }
+};
+
+// V: lanes (attention_lanes_*.h). T: element type.
+template <class V, class T>
+struct MicroGeneric {
+  using Element = T;
+  using Query = float;
+  using F = typename V::F;
+  using Work = Scratch<float>;
+  // 6 x 4 (AVX2: 6 x 2) vectors of sums, 4 (2) operands and a broadcast fit the registers.
+  static constexpr int32_t kRows = 6;
+  static constexpr int32_t kWidth = static_cast<int32_t>(V::kWidth);
+  static constexpr int32_t kVectors = kSubBlock / kWidth;  // of keys in a sub-block
+  static constexpr int32_t kWidenFrom = 3;                 // groups
+
+  static void load_query(float* to, const T* from, int32_t size) {
+    for (int32_t d = 0; d < size; d += kWidth) {
+      V::store(to + d, V::load(from + d));
+    }
+  }
+
+  // Scores are scaled when they are stored: their unit is the natural one.
+  static float to_nat(const AttentionArgs&, bool, float score) { return score; }
+
+  static void store_scaled(T* out, const float* values, float factor, int32_t size) {
+    for (int32_t d = 0; d < size; d += kWidth) {
+      V::store(out + d, V::mul(V::load(values + d), V::set1(factor)));
+    }
+  }
+
+  static bool prepare(const AttentionArgs& args, const Step<T>& step, int32_t num_groups) {
+    if (sizeof(T) == 4 || num_groups < kWidenFrom) {
+      return false;
+    }
+    widen(args, step);
+    return true;
+  }
+
+  static void step(const AttentionArgs& args, bool general, Work& work, int32_t row, int32_t count,
+                   const Step<T>& step, const StepMask& mask, int32_t, bool widened) {
+    if (widened) {
+      return MicroTile<V, float>::run(
+          {args, work, row, widened_step(step, args.head_size), mask, general}, count);
+    }
+    MicroTile<V, T>::run({args, work, row, step, mask, general}, count);
+  }
+
+ private:
+  static float* buffer() {
+    alignas(64) static thread_local float keys_and_values[2 * kStepKeys * kMaxHeadSize];
+    return keys_and_values;
+  }
+
+  static Step<float> widened_step(const Step<T>& step, int32_t size) {
+    Step<float> result;
+    result.first = step.first;
+    result.subs = step.subs;
+    const float* at = buffer();
+    for (int32_t sub = 0; sub < kStepSubs; ++sub) {
+      result.key[sub] = at + sub * kSubBlock * size;
+      result.value[sub] = at + (kStepSubs + sub) * kSubBlock * size;
+      result.next_key[sub] = result.key[sub];
+      result.next_value[sub] = result.value[sub];
+    }
+    return result;
+  }
+
+  static void widen(const AttentionArgs& args, const Step<T>& step) {
+    const int32_t size = args.head_size;
+    for (int32_t sub = 0; sub < step.subs; ++sub) {
+      float* key = buffer() + sub * kSubBlock * size;
+      for (int32_t d = 0; d < size; d += 2) {
+        for (int j = 0; j < kVectors; ++j) {
+          const T* from = step.key[sub] + d * kSubBlock;
+          float* to = key + d * kSubBlock + j * kWidth;
+          V::store(to, V::load_even(from, kSubBlock, j));
+          V::store(to + kSubBlock, V::load_odd(from, kSubBlock, j));
+        }
+      }
+      float* value = buffer() + (kStepSubs + sub) * kSubBlock * size;
+      for (int32_t token = 0; token < kSubBlock; token += 2) {
+        const T* from = step.value[sub] + token * size;
+        for (int32_t d = 0, j = 0; d < size; d += kWidth, ++j) {
+          V::store(value + token * size + d, V::load_even(from, size, j));
+          V::store(value + (token + 1) * size + d, V::load_odd(from, size, j));
+        }
       }
     }
   }

@@ -7,8 +7,6 @@ namespace xyserve {
 namespace {
 
 struct LanesAvx2 : VecAvx2 {
-  // 4 rows x 2 vectors of sums, 2 x 2 widened operands and 2 broadcasts: 14 of 16 registers.
-  static constexpr int kRows = 4;
   static constexpr int kColumns = 2;
   static constexpr int kSubs = 1;
 
@@ -17,6 +15,25 @@ struct LanesAvx2 : VecAvx2 {
   static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static bool any_above(F v, float limit) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(v, set1(limit), _CMP_GT_OQ)) != 0;
+  }
+  // exp for x up to kSlack: without the upper clamp, and 2^n as one factor.
+  static F exp_below(F x) {
+    x = _mm256_max_ps(set1(kExpMin), x);  // NaN stays
+    const F magic = set1(0x1.8p23f);
+    const F shifted = fma(x, set1(kLog2E), magic);
+    const F n = sub(shifted, magic);
+    F r = _mm256_fnmadd_ps(n, set1(kLn2Hi), x);
+    r = _mm256_fnmadd_ps(n, set1(kLn2Lo), r);
+    F p = fma(set1(kExpC6), r, set1(kExpC5));
+    p = fma(p, r, set1(kExpC4));
+    p = fma(p, r, set1(kExpC3));
+    p = fma(p, r, set1(kExpC2));
+    p = fma(p, mul(r, r), add(r, one()));
+    const __m256i power = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), power));
+  }
   static float reduce_max(F v) {
     __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     m = _mm_max_ps(m, _mm_movehl_ps(m, m));
@@ -24,20 +41,21 @@ struct LanesAvx2 : VecAvx2 {
   }
 
   // See attention_lanes_scalar.h.
-  static void load_pair(const float* p, int64_t count, int j, F* even, F* odd) {
-    *even = _mm256_loadu_ps(p + 8 * j);
-    *odd = _mm256_loadu_ps(p + count + 8 * j);
+  static F load_even(const float* p, int64_t, int j) { return _mm256_loadu_ps(p + 8 * j); }
+  static F load_odd(const float* p, int64_t count, int j) {
+    return _mm256_loadu_ps(p + count + 8 * j);
   }
-  static void load_pair(const Bf16* p, int64_t, int j, F* even, F* odd) {
-    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16 * j));
-    *even = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
-    *odd = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
+  static F load_even(const Bf16* p, int64_t, int j) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(pairs(p, j), 16));
   }
-  static void load_pair(const F16* p, int64_t, int j, F* even, F* odd) {
-    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16 * j));
-    const __m256i low = _mm256_and_si256(pairs, _mm256_set1_epi32(0xFFFF));
-    *even = widen(low);
-    *odd = widen(_mm256_srli_epi32(pairs, 16));
+  static F load_odd(const Bf16* p, int64_t, int j) {
+    return _mm256_castsi256_ps(_mm256_and_si256(pairs(p, j), _mm256_set1_epi32(-65536)));
+  }
+  static F load_even(const F16* p, int64_t, int j) {
+    return widen(_mm256_and_si256(pairs(p, j), _mm256_set1_epi32(0xFFFF)));
+  }
+  static F load_odd(const F16* p, int64_t, int j) {
+    return widen(_mm256_srli_epi32(pairs(p, j), 16));
   }
 
   template <class T>
@@ -46,6 +64,10 @@ struct LanesAvx2 : VecAvx2 {
   }
 
  private:
+  template <class T>
+  static __m256i pairs(const T* p, int j) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16 * j));
+  }
   // Eight 32-bit lanes that hold fp16 bits.
   static F widen(__m256i lanes) {
     const __m128i packed =

@@ -9,7 +9,6 @@ namespace xyserve {
 namespace {
 
 struct LanesScalar : VecScalar {
-  static constexpr int kRows = 4;
   static constexpr int kColumns = 4;
   static constexpr int kSubs = 1;
 
@@ -18,17 +17,20 @@ struct LanesScalar : VecScalar {
   static F sub(F a, F b) { return a - b; }
   static F max(F a, F b) { return a > b ? a : b; }
   static F fma(F a, F b, F c) { return ::fmaf(a, b, c); }
+  static bool any_above(F v, float limit) { return v > limit; }
+  static F exp_below(F x) { return exp(x); }
   static float reduce_max(F v) { return v; }
 
   // Lane vector j of a row of pairs: 16-bit pairs lie together, fp32 ones `count` elements apart.
-  static void load_pair(const float* p, int64_t count, int j, F* even, F* odd) {
-    *even = p[j];
-    *odd = p[count + j];
+  static F load_even(const float* p, int64_t, int j) { return p[j]; }
+  static F load_odd(const float* p, int64_t count, int j) { return p[count + j]; }
+  template <class T>
+  static F load_even(const T* p, int64_t, int j) {
+    return load(p + 2 * j);
   }
   template <class T>
-  static void load_pair(const T* p, int64_t, int j, F* even, F* odd) {
-    *even = load(p + 2 * j);
-    *odd = load(p + 2 * j + 1);
+  static F load_odd(const T* p, int64_t, int j) {
+    return load(p + 2 * j + 1);
   }
 
   // Elements in front of column d of a row of pairs.

@@ -84,18 +84,6 @@ class Walk {
     general_ = args.softcap != 0.0f || args.alibi_slopes != nullptr || !(args.scale > 0.0f);
   }
 
-  bool tiles(int32_t core) {
-    const int32_t* begin = table_section<int32_t>(&table_, table_.core_begin_offset);
-    const Task* tasks = table_section<Task>(&table_, table_.tasks_offset);
-    bool ok = true;
-    for (int32_t i = begin[core]; i < begin[core + 1]; ++i) {
-      if (tasks[i].num_queries > 0) {
-        ok = tile(tasks[i]) && ok;
-      }
-    }
-    return ok;
-  }
-
   void merges(int32_t core) {
     const int32_t* begin = table_section<int32_t>(&table_, table_.merge_begin_offset);
     const Merge* list = table_section<Merge>(&table_, table_.merges_offset);
@@ -106,13 +94,16 @@ class Walk {
     }
   }
 
- private:
-  const Segment& segment_at(int32_t index) const {
-    return table_section<Segment>(&table_, table_.segments_offset)[index];
-  }
+  struct Pass {
+    const Segment* segment;
+    int32_t kv_head;
+    int32_t first_row;  // within the task
+    int32_t num_rows;
+    int32_t key_len;
+    int64_t partial;  // row in the partial buffer, -1: final
+  };
 
-  int64_t partial_stride() const { return int64_t{args_.head_size} + kPartialTail; }
-
+  // False if a needed block is outside of the cache.
   bool tile(const Task& task) {
     const Segment& segment = segment_at(task.segment);
     const int32_t key_len = args_.seq_lens[segment.batch_row];
@@ -137,14 +128,12 @@ class Walk {
     return ok;
   }
 
-  struct Pass {
-    const Segment* segment;
-    int32_t kv_head;
-    int32_t first_row;  // within the task
-    int32_t num_rows;
-    int32_t key_len;
-    int64_t partial;  // row in the partial buffer, -1: final
-  };
+ private:
+  const Segment& segment_at(int32_t index) const {
+    return table_section<Segment>(&table_, table_.segments_offset)[index];
+  }
+
+  int64_t partial_stride() const { return int64_t{args_.head_size} + kPartialTail; }
 
   void start_rows(const Task& task, const Pass& pass, KeyRange keys) {
     const int32_t history = pass.key_len - pass.segment->query_len;
@@ -247,11 +236,12 @@ class Walk {
   void groups(const Pass& pass, const Step<T>& step) {
     // Equal groups: 8 rows are 4 + 4, since every group reads the keys again.
     const int32_t num_groups = (pass.num_rows + Micro::kRows - 1) / Micro::kRows;
+    const bool widened = Micro::prepare(args_, step, num_groups);
     StepMask mask;
     for (int32_t g = 0, row = 0; g < num_groups; ++g) {
       const int32_t count = (pass.num_rows - row + num_groups - g - 1) / (num_groups - g);
       if (find_mask(pass, step, row, count, &mask)) {
-        Micro::step(args_, general_, *work_, row, count, step, mask, num_groups == 1);
+        Micro::step(args_, general_, *work_, row, count, step, mask, num_groups, widened);
       }
       row += count;
     }
@@ -397,16 +387,26 @@ class Walk {
   bool general_;
 };
 
-template <class Micro>
+// Few and Many: Micros for tiles of less, and of at least `many_rows` rows. One type: one of them.
+template <class Few, class Many>
 bool meta_attention_cores(const AttentionArgs& args, AttentionPhase phase, int32_t core_begin,
-                          int32_t core_end) {
-  Walk<Micro> walk(args);
+                          int32_t core_end, int32_t many_rows) {
+  Walk<Few> few(args);
+  Walk<Many> many(args);
+  const TableHeader* table = args.table;
+  const int32_t* begin = table_section<int32_t>(table, table->core_begin_offset);
+  const Task* tasks = table_section<Task>(table, table->tasks_offset);
+  if (phase == AttentionPhase::merges) {
+    for (int32_t core = core_begin; core < core_end; ++core) {
+      few.merges(core);
+    }
+    return true;
+  }
   bool ok = true;
-  for (int32_t core = core_begin; core < core_end; ++core) {
-    if (phase == AttentionPhase::tiles) {
-      ok = walk.tiles(core) && ok;
-    } else {
-      walk.merges(core);
+  for (int32_t i = begin[core_begin]; i < begin[core_end]; ++i) {
+    const int32_t num_rows = tasks[i].num_queries * table->group_size;
+    if (num_rows > 0) {
+      ok = (num_rows < many_rows ? few.tile(tasks[i]) : many.tile(tasks[i])) && ok;
     }
   }
   return ok;
@@ -420,6 +420,6 @@ bool meta_attention_cores(const AttentionArgs& args, AttentionPhase phase, int32
   namespace xyserve {                                                                  \
   bool meta_attention_##dtype##_##isa(const AttentionArgs& args, AttentionPhase phase, \
                                       int32_t core_begin, int32_t core_end) {          \
-    return meta_attention_cores<Micro>(args, phase, core_begin, core_end);             \
+    return meta_attention_cores<Micro, Micro>(args, phase, core_begin, core_end, 0);   \
   }                                                                                    \
   }

@@ -352,6 +352,7 @@ void meta_attention(Tensor out, const Tensor query, const Tensor kv_cache, const
   args.head_size = static_cast<int32_t>(cache.head_size);
   args.scale = static_cast<float>(scale);
   args.softcap = static_cast<float>(softcap);
+  args.slow_bf16_dot = cpu_has_slow_bf16_dot();
   args.partials = partial_buffer(
       kOp, workspace, int64_t{header->num_partial_rows} * (cache.head_size + kPartialTail));
   MetaAttentionFn* kernel = dispatch<Op::meta_attention>(dtype);

@@ -70,10 +70,12 @@ bool detect_amx_bf16() {
 struct Features {
   bool available[kNumIsas];
   bool amx_bf16;
+  bool slow_bf16_dot = false;
 
   Features() : amx_bf16(detect_amx_bf16()) {
 #ifdef XYSERVE_X86
     __builtin_cpu_init();
+    slow_bf16_dot = __builtin_cpu_is("intel");
 #endif
     for (int i = 0; i < kNumIsas; ++i) {
       available[i] = detect(static_cast<Isa>(i));
@@ -118,6 +120,10 @@ Isa best_available_isa() {
 
 bool cpu_has_amx_bf16() {
   return features().amx_bf16;
+}
+
+bool cpu_has_slow_bf16_dot() {
+  return features().slow_bf16_dot;
 }
 
 }  // namespace xyserve

@@ -17,6 +17,7 @@ from tests.helpers.engine import ROOT, Engine, Run, Setting, run
 UPSTREAM = {"attention": "upstream", "linear": "upstream"}
 # Attention in plain torch, linear layers through our kernels.
 REFERENCE = {"attention": "reference", "linear": "native"}
+NATIVE = {"attention": "native", "linear": "native", "plan": {"where": "scheduler"}}
 NUM_TOKENS = 20
 TOKEN_BUDGET = 512
 TIMEOUT = 1100.0  # seconds, for a machine that has other things to do; idle it is two minutes
@@ -67,7 +68,7 @@ def smollm2_runs(
     children: ThreadPoolExecutor, prompts: dict[str, list[int]], folder: Path
 ) -> dict[str, Future[Run]]:
     """SmolLM2 on stock vLLM, on xyserve with every part upstream, and with both parts ours."""
-    settings = {"stock": None, "upstream": UPSTREAM, "reference": REFERENCE}
+    settings = {"stock": None, "upstream": UPSTREAM, "reference": REFERENCE, "native": NATIVE}
     return {
         name: children.submit(_smollm2_run, name, options, prompts, folder)
         for name, options in settings.items()
@@ -110,7 +111,7 @@ def compiled_runs(
     def both() -> dict[str, Run]:
         env = {"VLLM_CACHE_ROOT": str(folder / "compile-cache")}
         runs = {}
-        for name, options in (("upstream", UPSTREAM), ("reference", REFERENCE)):
+        for name, options in (("upstream", UPSTREAM), ("native", NATIVE)):
             setting = Setting(name, options, env=env)
             engines = [features.compiled(made)]
             runs[name] = run(setting, engines, folder / f"compiled-{name}", timeout=TIMEOUT)
@@ -135,6 +136,7 @@ def feature_runs(
         (Setting("stock", None), [*features.yardsticks(made), *engines]),
         (Setting("default", {}), engines),
         (Setting("reference", REFERENCE), engines),
+        (Setting("native", NATIVE), engines),
     ]
     return {
         setting.name: _submit(children, setting, these, folder / f"features-{setting.name}")
@@ -160,7 +162,7 @@ def reference(feature_runs: dict[str, Future[Run]]) -> Run:
     return feature_runs["reference"].result()
 
 
-@pytest.fixture(scope="session", params=["default", "reference"])
+@pytest.fixture(scope="session", params=["default", "reference", "native"])
 def ours(request: pytest.FixtureRequest, feature_runs: dict[str, Future[Run]]) -> Run:
     """Each of the two runs on xyserve."""
     return feature_runs[request.param].result()

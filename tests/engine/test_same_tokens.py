@@ -25,7 +25,7 @@ LOGPROB_ATOL = 3e-4
 LEAST_GAP = 2 * LOGPROB_ATOL
 
 
-@pytest.fixture(params=["upstream", "reference"])
+@pytest.fixture(params=["upstream", "reference", "native"])
 def path(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

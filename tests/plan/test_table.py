@@ -29,6 +29,7 @@ from vllm_xyserve.plan import (
 )
 from vllm_xyserve.plan.reference import plan_reference
 from vllm_xyserve.plan.rows import make_rows
+from vllm_xyserve.plan.table import task_costs
 
 HEADS = Geometry(num_kv_heads=8, group_size=4, head_dim=128)
 SPEC = PlanSpec(NPU, HEADS)
@@ -163,9 +164,9 @@ def test_complete_refuses_a_batch_that_was_not_planned() -> None:
     ("lens", "message"),
     [
         (([1], [1, 2]), "equally long"),
-        (([-1], [1]), ">= 0"),
+        (([-1], [1]), "lengths must be"),
         (([1.5], [1]), "integers"),
-        (([2**31], [2**31]), "at most"),
+        (([2**31], [2**31]), "lengths must be"),
         (([1], [1], [3]), "kinds"),
         (([1], [1], [0], [-2]), "mask_offsets"),
     ],
@@ -203,6 +204,17 @@ def test_too_many_invariant_splits_are_refused_by_both_planners() -> None:
     for call in (planner.plan, lambda q, k: plan_reference(planner.spec, make_rows(q, k))):
         with pytest.raises(ValueError, match="split_span"):
             call([1], [16 * 40_000])
+
+
+def test_costs_beyond_the_quick_sort_key_are_ordered_alike() -> None:
+    """Hours of work: cost and index no longer share one 64-bit key."""
+    device = replace(CPU, cost=CostModel(task_ns=1, gbytes_per_s=1, gflops=0.001, partial_ns=1))
+    lens = [1, 40, 1, 7], [90_000, 100_000, 90_000, 80_000]
+    for dealing in ("lpt", "snake"):
+        spec = PlanSpec(device, HEADS, Policy(dealing))
+        assert max(task_costs(view(plan_reference(spec, make_rows(*lens))))) > 2**43
+        ours = native.NativePlanner(spec).plan(make_rows(*lens))
+        assert ours.tobytes() == plan_reference(spec, make_rows(*lens)).tobytes()
 
 
 def test_one_planner_serves_several_threads() -> None:

@@ -72,7 +72,7 @@ def check_meta_attention(
     seq_lens: torch.Tensor,
     query_start_loc: torch.Tensor,
 ) -> None:
-    """Require query and out [num_tokens, num_heads, head_size] that fit the cache, and int32 rows."""
+    """Require query and out [num_tokens, num_heads, head_size] that fit the cache, and the rows."""
     num_kv_heads, head_size = _check_cache("meta_attention", kv_cache)
     for name, tensor in (("query", query), ("out", out)):
         fits = tensor.dim() == 3 and tensor.shape[2] == head_size

@@ -37,6 +37,7 @@ struct AttentionArgs {
   int64_t num_blocks;
   int32_t block_size, head_size;
   float scale, softcap;  // softcap 0: none
+  bool slow_bf16_dot;    // cpu_has_slow_bf16_dot()
 };
 
 enum class AttentionPhase : int32_t { tiles, merges };

@@ -19,4 +19,8 @@ Isa best_available_isa();
 // AMX tiles with bf16 are reported for diagnosis only: no kernel here uses them.
 bool cpu_has_amx_bf16();
 
+// The bf16 dot product does no more multiplications per cycle than half of what fp32 can: Intel's
+// cores issue one 512-bit VDPBF16PS every other cycle (measured), AMD's one per cycle.
+bool cpu_has_slow_bf16_dot();
+
 }  // namespace xyserve

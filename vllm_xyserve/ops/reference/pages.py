@@ -18,7 +18,7 @@ def key_view(kv_cache: torch.Tensor) -> torch.Tensor:
     kv_cache: ``[num_blocks, heads, block_size, 2 * D]`` with contiguous pages. e: elements in 4
     bytes. The last two dimensions are a token's key.
     """
-    blocks, heads, size, width = kv_cache.shape
+    size, width = kv_cache.shape[2:]
     dim, pair = width // 2, 4 // kv_cache.element_size()
     half = kv_cache.flatten(2)[..., : size * dim]
     view = half.unflatten(2, (size // SUB_BLOCK, dim // pair, SUB_BLOCK, pair))
@@ -27,7 +27,7 @@ def key_view(kv_cache: torch.Tensor) -> torch.Tensor:
 
 def value_view(kv_cache: torch.Tensor) -> torch.Tensor:
     """V of all pages as a view ``[num_blocks, heads, block_size / e, e, D]``."""
-    blocks, heads, size, width = kv_cache.shape
+    size, width = kv_cache.shape[2:]
     dim, pair = width // 2, 4 // kv_cache.element_size()
     half = kv_cache.flatten(2)[..., size * dim :]
     return half.unflatten(2, (size // pair, dim, pair)).transpose(3, 4)
