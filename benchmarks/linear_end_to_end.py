@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=1, help="of torch in each engine")
     parser.add_argument("--compiled", action="store_true", help="torch.compile instead of eager")
     parser.add_argument("--fused", action="store_true", help="one more engine, with fuse_silu")
+    parser.add_argument("--no-amx", action="store_true", help="leave stock with AMX out")
     parser.add_argument("--cases", nargs="+", metavar="WHAT-SIZE", help="such as decode-12")
 
 
@@ -75,7 +76,7 @@ def settings(options: Options) -> list[Setting]:
     if extra.fused:
         found.append(setting("fused", {**NATIVE, "fuse_silu": True}, NO_AMX))
     found.append(setting("stock", None, NO_AMX))
-    if cpu_info().amx_bf16:
+    if cpu_info().amx_bf16 and not extra.no_amx:
         found.append(setting("stock-amx", None, {}))
     return found
 
