@@ -43,6 +43,14 @@ XYSERVE_EXPORT void xyserve_planner_write(const Planner* planner, int32_t step, 
   planner->write(step, out);
 }
 
+// The kernels' own arithmetic, for the tests. keys: begin and end.
+XYSERVE_EXPORT void xyserve_task_keys(const Segment* segment, const Task* task, int32_t causal,
+                                      int32_t key_len, int32_t* keys) {
+  const xyserve::KeyRange range = xyserve::task_keys(*segment, *task, causal != 0, key_len);
+  keys[0] = range.begin;
+  keys[1] = range.end;
+}
+
 // Sizes and offsets as compiled, "struct.field offset size" per line; Python compares its own.
 XYSERVE_EXPORT const char* xyserve_table_layout() {
   static const std::string text = [] {

@@ -116,13 +116,17 @@ int64_t cut_rows(const PlanParams& params, const PlanRows& rows, std::vector<Til
   return total;
 }
 
+void Cut::clear() {
+  pieces.clear();
+  costs.clear();
+  merges.clear();
+  merge_costs.clear();
+  num_partial_rows = 0;
+  max_splits = 0;
+}
+
 bool cut_tiles(const PlanParams& params, const std::vector<Tile>& tiles, int64_t limit, Cut* cut) {
-  cut->pieces.clear();
-  cut->costs.clear();
-  cut->merges.clear();
-  cut->merge_costs.clear();
-  cut->num_partial_rows = 0;
-  cut->max_splits = 0;
+  cut->clear();
   const int64_t num_heads = params.num_kv_heads;
   const int64_t room = std::max<int64_t>(limit - params.cost_task_ps, 1);
   for (size_t i = 0; i < tiles.size(); ++i) {
@@ -140,7 +144,7 @@ bool cut_tiles(const PlanParams& params, const std::vector<Tile>& tiles, int64_t
     cut->max_splits = std::max(cut->max_splits, static_cast<int32_t>(splits));
     int64_t head = 0;
     for (int64_t part = 0; part < parts; ++part) {
-      Piece piece;
+      Piece piece{};
       piece.tile = static_cast<int32_t>(i);
       piece.head_begin = static_cast<int32_t>(head);
       piece.num_heads =

@@ -29,6 +29,7 @@ struct Piece {
   int32_t num_heads;
   int32_t split;
   int32_t num_splits;
+  int32_t core;  // set by fit() alone
   int32_t begin_quantum;
   int32_t end_quantum;
   int64_t partial;
@@ -46,12 +47,20 @@ struct Cut {
   std::vector<int64_t> merge_costs;
   int64_t num_partial_rows = 0;
   int32_t max_splits = 0;
+
+  void clear();
 };
 
 // Returns the cost of the step with one task per tile.
 int64_t cut_rows(const PlanParams& params, const PlanRows& rows, std::vector<Tile>* tiles);
 // limit 0: one piece per tile and head, keys whole. False: an invariant tile has too many splits.
 bool cut_tiles(const PlanParams& params, const std::vector<Tile>& tiles, int64_t limit, Cut* cut);
+
+// Cutting to fit: cores are filled one after the other and a tile is cut where a core is full
+// (McNaughton's wrap-around rule with a fixed cost per piece). cut_cost: work that a cut between
+// two cores is expected to add. total: the result of cut_rows.
+void fit(const PlanParams& params, const std::vector<Tile>& tiles, int64_t total, int64_t cut_cost,
+         Cut* cut);
 
 // Result of dealing. Of the i-th dearest piece: index and core.
 struct Dealt {
@@ -63,5 +72,7 @@ struct Dealt {
 };
 
 void deal(const std::vector<int64_t>& costs, int32_t num_cores, int32_t dealing, Dealt* dealt);
+// The same for pieces that fit() has already given to cores.
+void deal_as_fitted(const Cut& cut, int32_t num_cores, Dealt* dealt);
 
 }  // namespace xyserve::plan

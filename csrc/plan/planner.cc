@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "pieces.h"
 #include "xyserve/plan.h"
@@ -36,6 +37,8 @@ int64_t slice_begins(const Dealt& dealt, int32_t num_cores, int32_t per_line, in
   return begin[num_cores];
 }
 
+// Passes of fit(); each knows better than the one before what its cuts add.
+constexpr int32_t kFitRounds = 3;
 constexpr int32_t kTasksPerLine = kTableAlign / sizeof(Task);
 constexpr int32_t kMergesPerLine = kTableAlign / sizeof(Merge);
 
@@ -71,7 +74,9 @@ struct Planner::State {
   Offsets offsets;
 
   const Candidate& chosen() const { return candidates[best]; }
+  Candidate& next_trial() { return candidates[best == 0 ? 1 : 0]; }
   bool choose();
+  bool judge(Candidate& trial);
   int64_t lay_out();
   void fill_header(int32_t step, TableHeader* header) const;
   void fill_segments(Segment* segments) const;
@@ -85,30 +90,47 @@ Planner::Planner(const PlanParams& params) : state_(std::make_unique<State>()) {
 
 Planner::~Planner() = default;
 
-// Cuts at rising fineness, first to a core's mean load, then to half of it and so on, until the
-// cores are even (98 %); keeps the smallest makespan, of equals the coarser.
+// List scheduling of tiles that are cut to a core's mean load, to half of it and so on; with kFit
+// no finer than the mean, then cuts at the cores' borders. Stops when the cores are even (98 %).
 bool Planner::State::choose() {
   const int64_t total = plan::cut_rows(params, rows, &tiles);
   const int64_t mean = ceil_div(total, params.num_cores);
-  best = 0;
-  for (int32_t level = 0; level < std::max(params.levels, 1); ++level) {
-    const int trial = level == 0 ? 0 : 1 - best;
-    Candidate& candidate = candidates[trial];
-    const int64_t limit = params.levels == 0 ? 0 : std::max<int64_t>(1, mean >> level);
-    if (!plan::cut_tiles(params, tiles, limit, &candidate.cut)) {
+  const bool fits = params.dealing == kFit && !params.invariant;
+  const int32_t levels = fits ? std::min(params.levels, 1) : params.levels;
+  best = -1;
+  for (int32_t level = 0; level < std::max(levels, 1); ++level) {
+    Candidate& trial = next_trial();
+    const int64_t limit = levels == 0 ? 0 : std::max<int64_t>(1, mean >> level);
+    if (!plan::cut_tiles(params, tiles, limit, &trial.cut)) {
       return false;
     }
-    plan::deal(candidate.cut.costs, params.num_cores, params.dealing, &candidate.tasks);
-    plan::deal(candidate.cut.merge_costs, params.num_cores, params.dealing, &candidate.merges);
-    candidate.makespan = candidate.tasks.max_load + candidate.merges.max_load;
-    if (candidate.makespan < candidates[best].makespan) {
-      best = trial;
-    }
-    if (100 * candidate.tasks.min_load >= 98 * candidate.tasks.max_load) {
-      break;
+    plan::deal(trial.cut.costs, params.num_cores, params.dealing, &trial.tasks);
+    if (judge(trial)) {
+      return true;
     }
   }
+  int64_t cut_cost = params.cost_task_ps;
+  for (int32_t round = 0; round < (fits && levels > 0 ? kFitRounds : 0); ++round) {
+    Candidate& trial = next_trial();
+    plan::fit(params, tiles, total, cut_cost, &trial.cut);
+    plan::deal_as_fitted(trial.cut, params.num_cores, &trial.tasks);
+    if (judge(trial)) {
+      return true;
+    }
+    const int64_t sum = std::accumulate(trial.cut.costs.begin(), trial.cut.costs.end(), int64_t{0});
+    cut_cost = (sum - total) / std::max(params.num_cores - 1, 1);
+  }
   return true;
+}
+
+// Keeps the smallest makespan, of equals the earlier; true if the cores are even.
+bool Planner::State::judge(Candidate& trial) {
+  plan::deal(trial.cut.merge_costs, params.num_cores, params.dealing, &trial.merges);
+  trial.makespan = trial.tasks.max_load + trial.merges.max_load;
+  if (best < 0 || trial.makespan < candidates[best].makespan) {
+    best = static_cast<int>(&trial - candidates);
+  }
+  return 100 * trial.tasks.min_load >= 98 * trial.tasks.max_load;
 }
 
 int64_t Planner::State::lay_out() {

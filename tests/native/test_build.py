@@ -59,6 +59,7 @@ def test_native_wheel_from_a_path_with_a_space(source: Path) -> None:
     assert built.returncode == 0, built.log
     assert "-py3-none-linux_" in built.wheel
     assert LIBRARY in built.files
+    assert "vllm_xyserve/_native/libxyserve_plan.so" in built.files
     assert "vllm_xyserve/ops/native.py" in built.files
     assert not [name for name in built.files if name.startswith(("csrc", "tests"))]
     assert_library_loads(source.parent / "wheels" / built.wheel, source.parent / "a site")

@@ -29,15 +29,42 @@ VERIFY: Final = 2
 TASK_TREE_MASK: Final = 1
 
 # In the order of `enum Dealing`.
-STRATEGIES: Final = ("plain", "snake", "rounds", "lpt")
+STRATEGIES: Final = ("plain", "snake", "rounds", "lpt", "fit")
 
 _HEADER_FIELDS = (
-    "magic version num_bytes num_cores form flags num_kv_heads group_size head_dim window "
-    "split_quantum dealing step num_segments num_tasks num_merges num_real_tasks num_real_merges "
-    "num_partial_rows max_splits core_begin_offset merge_begin_offset segments_offset tasks_offset "
-    "merges_offset cost_task_ps cost_key_ps cost_pair_ps cost_partial_ps num_tile_classes "
-    "num_query_tokens split_span"
-).split()
+    "magic",
+    "version",
+    "num_bytes",
+    "num_cores",
+    "form",
+    "flags",
+    "num_kv_heads",
+    "group_size",
+    "head_dim",
+    "window",
+    "split_quantum",
+    "dealing",
+    "step",
+    "num_segments",
+    "num_tasks",
+    "num_merges",
+    "num_real_tasks",
+    "num_real_merges",
+    "num_partial_rows",
+    "max_splits",
+    "core_begin_offset",
+    "merge_begin_offset",
+    "segments_offset",
+    "tasks_offset",
+    "merges_offset",
+    "cost_task_ps",
+    "cost_key_ps",
+    "cost_pair_ps",
+    "cost_partial_ps",
+    "num_tile_classes",
+    "num_query_tokens",
+    "split_span",
+)
 
 HEADER: Final = np.dtype(
     [(name, "<i4") for name in _HEADER_FIELDS]

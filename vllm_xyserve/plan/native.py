@@ -24,10 +24,25 @@ from vllm_xyserve.plan.spec import PlanSpec
 
 LIBRARY: Final = Path("_native", "libxyserve_plan.so")
 _PARAMS: Final = (
-    "num_cores num_kv_heads group_size head_dim window causal invariant split_span split_quantum "
-    "min_split_keys max_splits dealing levels cost_task_ps cost_key_ps cost_pair_ps "
-    "cost_partial_ps num_tile_classes"
-).split()
+    "num_cores",
+    "num_kv_heads",
+    "group_size",
+    "head_dim",
+    "window",
+    "causal",
+    "invariant",
+    "split_span",
+    "split_quantum",
+    "min_split_keys",
+    "max_splits",
+    "dealing",
+    "levels",
+    "cost_task_ps",
+    "cost_key_ps",
+    "cost_pair_ps",
+    "cost_partial_ps",
+    "num_tile_classes",
+)
 _ERRORS: Final = {
     -1: "a row has more than 32,767 key splits: use a larger split_span",
     -2: "the table would exceed 2 GiB or its partial results 2^31 rows: plan fewer rows",

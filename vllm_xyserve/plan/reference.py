@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from vllm_xyserve.plan import layout
 from vllm_xyserve.plan.deal import deal, loads_of, order_by_cost
+from vllm_xyserve.plan.fit import fit
 from vllm_xyserve.plan.rows import Rows
 from vllm_xyserve.plan.spec import PlanSpec
 from vllm_xyserve.plan.tiles import Ints, Pieces, Tiles, cut_rows, cut_tiles, total_cost
+
+# Passes of `fit`; each knows better than the one before what its cuts add.
+FIT_ROUNDS: Final = 3
 
 Buffer = npt.NDArray[np.uint8]
 
@@ -37,6 +43,20 @@ class Merges:
     cost: Ints
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way of cutting and dealing, judged by the makespan of its tasks and then its merges."""
+
+    pieces: Pieces
+    tasks: Dealt
+    merges: Merges
+    dealt_merges: Dealt
+
+    @property
+    def makespan(self) -> int:
+        return self.tasks.makespan + self.dealt_merges.makespan
+
+
 def _deal(spec: PlanSpec, costs: Ints) -> Dealt:
     order = order_by_cost(costs)
     sorted_costs = costs[order]
@@ -60,25 +80,44 @@ def balance_is_good(loads: Ints) -> bool:
 def plan_reference(spec: PlanSpec, rows: Rows, step: int = 0) -> Buffer:
     """The table of one step; the same bytes as the native planner writes.
 
-    Tiles are cut at rising fineness, first to the mean load of a core, then to half of it and so
-    on, until the cores are even. The cut with the smallest makespan stays, the coarser of equals.
+    Several cuts are tried in the order of `_candidates` until the cores are even. The one with the
+    smallest makespan stays, the earlier of equals.
     """
     tiles = cut_rows(spec, rows.query_lens, rows.key_lens)
-    mean = -(-total_cost(spec, tiles) // spec.device.num_cores)
-    limits = [max(1, mean >> level) for level in range(spec.policy.levels)] or [0]
-    best: tuple[Pieces, Dealt, Merges, Dealt] | None = None
-    best_makespan = 0
-    for limit in limits:
-        pieces = cut_tiles(spec, tiles, limit)
-        merges = _merges(spec, tiles, pieces)
-        dealt, dealt_merges = _deal(spec, pieces.cost), _deal(spec, merges.cost)
-        makespan = dealt.makespan + dealt_merges.makespan
-        if best is None or makespan < best_makespan:
-            best, best_makespan = (pieces, dealt, merges, dealt_merges), makespan
-        if balance_is_good(dealt.loads):
+    best: Candidate | None = None
+    for candidate in _candidates(spec, tiles):
+        if best is None or candidate.makespan < best.makespan:
+            best = candidate
+        if balance_is_good(candidate.tasks.loads):
             break
     assert best is not None
-    return _pack(spec, rows, tiles, *best, step=step)
+    return _pack(spec, rows, tiles, best, step)
+
+
+def _candidates(spec: PlanSpec, tiles: Tiles) -> Iterator[Candidate]:
+    """List scheduling of tiles that are cut to the mean load of a core, to half of it and so on;
+    with `fit` no finer than the mean, then cuts at the cores' borders.
+    """
+    num_cores = spec.device.num_cores
+    total = total_cost(spec, tiles)
+    mean = -(-total // num_cores)
+    fits = spec.policy.dealing == "fit" and not spec.policy.invariant
+    levels = min(spec.policy.levels, 1) if fits else spec.policy.levels
+    for limit in [max(1, mean >> level) for level in range(levels)] or [0]:
+        pieces = cut_tiles(spec, tiles, limit)
+        yield _candidate(spec, tiles, pieces, _deal(spec, pieces.cost))
+    cut_cost = spec.weights.task
+    for _ in range(FIT_ROUNDS if fits and levels else 0):
+        pieces, core = fit(spec, tiles, cut_cost)
+        order = np.arange(len(core), dtype=np.int64)
+        loads = loads_of(pieces.cost, core, num_cores)
+        yield _candidate(spec, tiles, pieces, Dealt(order, core, loads))
+        cut_cost = (int(loads.sum()) - total) // max(num_cores - 1, 1)
+
+
+def _candidate(spec: PlanSpec, tiles: Tiles, pieces: Pieces, tasks: Dealt) -> Candidate:
+    merges = _merges(spec, tiles, pieces)
+    return Candidate(pieces, tasks, merges, _deal(spec, merges.cost))
 
 
 def _slices(core: Ints, num_cores: int, per_line: int) -> tuple[Ints, Ints]:
@@ -95,17 +134,9 @@ def _slices(core: Ints, num_cores: int, per_line: int) -> tuple[Ints, Ints]:
     return begin, begin[core] + place
 
 
-def _pack(
-    spec: PlanSpec,
-    rows: Rows,
-    tiles: Tiles,
-    pieces: Pieces,
-    dealt: Dealt,
-    merges: Merges,
-    dealt_merges: Dealt,
-    *,
-    step: int,
-) -> Buffer:
+def _pack(spec: PlanSpec, rows: Rows, tiles: Tiles, chosen: Candidate, step: int) -> Buffer:
+    pieces, dealt = chosen.pieces, chosen.tasks
+    merges, dealt_merges = chosen.merges, chosen.dealt_merges
     num_cores = spec.device.num_cores
     core_begin, task_place = _slices(dealt.core, num_cores, layout.ALIGN // layout.TASK.itemsize)
     merge_begin, merge_place = _slices(
@@ -128,8 +159,8 @@ def _pack(
     sections.merge_begin[:] = merge_begin
     _fill_segments(sections.segments, spec, rows)
     _fill_tasks(sections.tasks, tiles, pieces, rows, dealt.order, task_place)
-    chosen = merges.piece[dealt_merges.order]
-    _fill_merges(sections.merges, tiles, pieces, chosen, merge_place)
+    split_pieces = merges.piece[dealt_merges.order]
+    _fill_merges(sections.merges, tiles, pieces, split_pieces, merge_place)
     return buffer
 
 

@@ -135,7 +135,7 @@ class Policy:
     tile and KV head is one task, as in the paper.
     """
 
-    dealing: str = "lpt"
+    dealing: str = "fit"
     invariant: bool = False
     levels: int = 5
 

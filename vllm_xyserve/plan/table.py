@@ -59,7 +59,7 @@ def check(buffer: Buffer, spec: PlanSpec, query_lens: IntLike, key_lens: IntLike
         "window": int(header["window"]) == geometry.window,
         "causal": bool(flags & layout.FLAG_CAUSAL) == geometry.causal,
         "invariant": bool(flags & layout.FLAG_INVARIANT) == spec.policy.invariant,
-        "heads": (header["num_kv_heads"], header["group_size"], header["head_dim"])
+        "heads": tuple(int(header[name]) for name in ("num_kv_heads", "group_size", "head_dim"))
         == (geometry.num_kv_heads, geometry.group_size, geometry.head_dim),
         "tiles": tiles == device.tile_rows and header["split_quantum"] == device.split_quantum,
     }
@@ -104,7 +104,8 @@ class PlanStatistics:
     num_prefill_rows, num_decode_rows, num_verify_rows: by kind. num_tiles: query tiles times KV
     heads. num_tasks, num_merges: without those that fill up. num_split_tasks: that write partial
     results. balance: predicted work of the least over the most loaded core, 1.0 if there is none.
-    makespan_over_mean: of the most loaded core over the mean, 1.0 is even. padding_rows_avoided:
+    makespan_over_mean: of the most loaded core over the mean, 1.0 is even. makespan_ns: predicted
+    work of the most loaded core, one layer, merges apart. padding_rows_avoided:
     rows, query x query head, that would be read and written if each tile were padded to its class.
     """
 
@@ -117,6 +118,7 @@ class PlanStatistics:
     num_merges: int
     balance: float
     makespan_over_mean: float
+    makespan_ns: float
     padding_rows_avoided: int
 
 
@@ -164,5 +166,6 @@ def statistics(buffer: Buffer) -> PlanStatistics:
         num_merges=int(header["num_real_merges"]),
         balance=int(loads.min()) / most if most else 1.0,
         makespan_over_mean=most * len(loads) / int(loads.sum()) if most else 1.0,
+        makespan_ns=most / 1e3,
         padding_rows_avoided=int(padding.sum()),
     )

@@ -160,7 +160,7 @@ def _num_splits(spec: PlanSpec, tiles: Tiles, room: int, unit: Ints) -> Ints:
     device = spec.device
     if spec.policy.invariant:
         last = np.maximum(tiles.key_end - 1, 0) // device.split_span
-        splits = last - np.minimum(tiles.key_begin // device.split_span, last) + 1
+        splits: Ints = last - np.minimum(tiles.key_begin // device.split_span, last) + 1
         if len(splits) and int(splits.max()) > MAX_INT16:
             raise ValueError(
                 f"{int(splits.max())} splits of split_span={device.split_span} keys exceed "
@@ -171,20 +171,23 @@ def _num_splits(spec: PlanSpec, tiles: Tiles, room: int, unit: Ints) -> Ints:
         return np.ones_like(unit)
     most = tiles.num_quanta * device.split_quantum // device.min_split_keys
     wanted = np.minimum(-(-unit // room), np.minimum(most, device.max_splits))
-    return np.maximum(np.minimum(wanted, tiles.num_quanta), 1)
+    found: Ints = np.maximum(np.minimum(wanted, tiles.num_quanta), 1)
+    return found
 
 
 def _split_quanta(
     spec: PlanSpec, tiles: Tiles, splits: Ints, tile: Ints, split: Ints
 ) -> tuple[Ints, Ints]:
     """First and end quantum of each split of each piece."""
-    first = tiles.key_begin[tile] // spec.device.split_quantum
-    end = first + tiles.num_quanta[tile]
+    first: Ints = tiles.key_begin[tile] // spec.device.split_quantum
+    end: Ints = first + tiles.num_quanta[tile]
     if spec.policy.invariant:
         span = spec.device.split_span // spec.device.split_quantum
         at = first // span + split
-        return np.maximum(first, at * span), np.minimum(end, (at + 1) * span)
-    base = tiles.num_quanta[tile] // splits[tile]
-    extra = tiles.num_quanta[tile] % splits[tile]
+        begin, stop = np.maximum(first, at * span), np.minimum(end, (at + 1) * span)
+        return begin, stop
+    base: Ints = tiles.num_quanta[tile] // splits[tile]
+    extra: Ints = tiles.num_quanta[tile] % splits[tile]
     begin = first + split * base + np.minimum(split, extra)
-    return begin, begin + base + (split < extra)
+    stop = begin + base + (split < extra)
+    return begin, stop

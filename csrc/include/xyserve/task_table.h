@@ -41,7 +41,7 @@ enum RowKind : int16_t { kPrefill = 0, kDecode = 1, kVerify = 2 };
 
 enum TaskFlag : int8_t { kTaskTreeMask = 1 };  // the row has a tree mask
 
-enum Dealing : int32_t { kPlain = 0, kSnake = 1, kRounds = 2, kLpt = 3 };
+enum Dealing : int32_t { kPlain = 0, kSnake = 1, kRounds = 2, kLpt = 3, kFit = 4 };
 
 struct TableHeader {
   int32_t magic;
