@@ -13,7 +13,7 @@ from vllm_xyserve.plan import STRATEGIES, CostModel, Device, Geometry, PlanSpec,
 # Small tiles and quanta, so that few queries and keys reach every case.
 COSTS = st.builds(
     CostModel,
-    task_ns=st.sampled_from([0, 1, 1000]),
+    task_ns=st.sampled_from([0, 1, 1, 1000]),
     gbytes_per_s=st.sampled_from([1, 40]),
     gflops=st.sampled_from([1, 9000]),
     partial_ns=st.sampled_from([0, 10]),
@@ -27,7 +27,7 @@ DEVICES = QUANTA.flatmap(
         split_quantum=st.just(quantum),
         cost=COSTS,
         min_split_keys=st.sampled_from([1, 16]),
-        max_splits=st.sampled_from([1, 2, 64]),
+        max_splits=st.sampled_from([64, 3, 1]),
         split_span=st.sampled_from([quantum, 4 * quantum]),
     )
 )
@@ -42,8 +42,8 @@ GEOMETRIES = st.builds(
 POLICIES = st.builds(
     Policy,
     dealing=st.sampled_from(STRATEGIES),
-    invariant=st.booleans(),
-    levels=st.integers(0, 5),
+    invariant=st.sampled_from([False, False, True]),
+    levels=st.sampled_from([5, 3, 1, 0]),
 )
 SPECS = st.builds(PlanSpec, DEVICES, GEOMETRIES, POLICIES)
 # Query length and key length; fewer keys than queries and neither are legal.

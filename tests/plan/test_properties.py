@@ -28,6 +28,7 @@ from vllm_xyserve.plan.layout import ALIGN, TASK
 from vllm_xyserve.plan.reference import plan_reference
 from vllm_xyserve.plan.rows import make_rows
 from vllm_xyserve.plan.table import core_loads, task_costs
+from vllm_xyserve.plan.tiles import cut_rows, cut_tiles, total_cost
 
 HEADS = Geometry(num_kv_heads=4, group_size=4, head_dim=128)
 Rows = list[tuple[int, int]]
@@ -46,6 +47,24 @@ def test_every_needed_pair_is_computed_exactly_once(spec: PlanSpec, rows: Rows) 
         pairs, written = computed(table, spec.geometry, row, query_len, key_len)
         assert (pairs == needed(spec.geometry, query_len, key_len)[None]).all()
         assert (written == 1).all()
+
+
+@given(SPECS, st.integers(1, 20), st.integers(1, 500), st.integers(0, 60))
+@settings(max_examples=100, deadline=None)
+def test_a_cut_tile_keeps_all_its_keys_at_any_fineness(
+    spec: PlanSpec, query_len: int, key_len: int, share: int
+) -> None:
+    """Whether or not the planner would choose this cut."""
+    rows = make_rows([query_len], [key_len])
+    tiles = cut_rows(spec, rows.query_lens, rows.key_lens)
+    pieces = cut_tiles(spec, tiles, share and max(1, total_cost(spec, tiles) // share))
+    for tile in range(len(tiles.segment)):
+        for head in range(spec.geometry.num_kv_heads):
+            own = (pieces.tile == tile) & (pieces.head_begin <= head)
+            own &= head < pieces.head_begin + pieces.num_heads
+            edges = [*pieces.key_begin[own].tolist(), int(tiles.key_end[tile])]
+            assert edges[0] == tiles.key_begin[tile]
+            assert pieces.key_end[own].tolist() == edges[1:]
 
 
 @given(SPECS, ROWS)
