@@ -25,9 +25,7 @@ def artefacts(run: Run) -> set[str]:
     return {line.rpartition(" ")[2] for line in run.log_lines("saved AOT compiled function to")}
 
 
-def test_same_tokens_as_eager(
-    reference: Run, compiled_upstream: Run, compiled_native: Run
-) -> None:
+def test_same_tokens_as_eager(reference: Run, compiled_upstream: Run, compiled_native: Run) -> None:
     eager = [answer["outputs"][0]["tokens"] for answer in reference["reload", "before"]]
     assert all(len(tokens) == features.GREEDY["max_tokens"] for tokens in eager)
     for compiled in (compiled_upstream, compiled_native):

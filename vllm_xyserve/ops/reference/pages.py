@@ -21,7 +21,7 @@ def key_view(kv_cache: torch.Tensor) -> torch.Tensor:
     size, width = kv_cache.shape[2:]
     dim, pair = width // 2, 4 // kv_cache.element_size()
     half = kv_cache.flatten(2)[..., : size * dim]
-    view = half.unflatten(2, (size // SUB_BLOCK, dim // pair, SUB_BLOCK, pair))
+    view = half.view(*half.shape[:2], size // SUB_BLOCK, dim // pair, SUB_BLOCK, pair)
     return view.transpose(3, 4)
 
 
@@ -30,7 +30,7 @@ def value_view(kv_cache: torch.Tensor) -> torch.Tensor:
     size, width = kv_cache.shape[2:]
     dim, pair = width // 2, 4 // kv_cache.element_size()
     half = kv_cache.flatten(2)[..., size * dim :]
-    return half.unflatten(2, (size // pair, dim, pair)).transpose(3, 4)
+    return half.view(*half.shape[:2], size // pair, dim, pair).transpose(3, 4)
 
 
 def unpack(kv_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -51,7 +51,8 @@ def write(
     tokens = torch.nonzero(slot_mapping >= 0).flatten()
     slots = slot_mapping[tokens].to(torch.int64)
     block, offset = slots // block_size, slots % block_size
-    keys = key[tokens].to(kv_cache.dtype).unflatten(2, (-1, pair))
+    keys = key[tokens].to(kv_cache.dtype)
+    keys = keys.view(*keys.shape[:2], -1, pair)
     key_view(kv_cache)[block, :, offset // SUB_BLOCK, offset % SUB_BLOCK] = keys
     values = value[tokens].to(kv_cache.dtype)
     value_view(kv_cache)[block, :, offset // pair, offset % pair] = values
