@@ -10,7 +10,7 @@ namespace {
 
 // Below this many multiplications a call stays on one thread: waking a second one costs about
 // 5 us, and this is what one core does in that time from its second-level cache.
-constexpr int64_t kWorkPerThread = 200000;
+constexpr int64_t kWorkPerThread = 150000;
 
 int64_t check_packed(const char* op, const Tensor& packed, ScalarType dtype, DType type, int64_t n,
                      int64_t k) {

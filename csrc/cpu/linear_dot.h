@@ -39,7 +39,8 @@ struct DotBase : TileShape<Vec::kWidth> {
   using T = Element;
   using F = typename Vec::F;
   static constexpr int64_t kGroup = TileShape<Vec::kWidth>::kVecs * Vec::kWidth;
-  static constexpr int64_t kBlockSteps = 1 << 30;
+  // 256 KB of a panel pair (fp16: 128): K above twice as much is blocked.
+  static constexpr int64_t kBlockSteps = 1024;
   static F zero() { return Vec::set1(0.0f); }
 };
 

@@ -16,33 +16,62 @@ namespace {
 
 constexpr float kMinScale = 0x1p-100f;
 
-template <class V, class T>
+template <class V>
+struct Range {
+  typename V::F low = V::set1(0.0f);
+  typename V::F high = V::set1(0.0f);
+  typename V::F bad = V::set1(0.0f);  // 0, or NaN where something was not finite
+
+  void take(typename V::F v) {
+    low = V::min(v, low);
+    high = V::max(v, high);
+    bad = V::fma(v, V::set1(0.0f), bad);
+  }
+};
+
 struct RowRange {
   float low = 0.0f;
   float high = 0.0f;
-  float not_finite = 0.0f;  // 0, or NaN
+  float not_finite = 0.0f;
 
-  RowRange(const T* x, int64_t k) {
-    typename V::F lows = V::set1(0.0f);
-    typename V::F highs = lows;
-    typename V::F bad = lows;
-    for (int64_t i = 0; i < k; i += V::kWidth) {
-      const typename V::F v = load_partly<V>(x + i, k - i);
-      lows = V::min(v, lows);
-      highs = V::max(v, highs);
-      bad = V::fma(v, V::set1(0.0f), bad);
-    }
-    float values[3][V::kWidth];
-    V::store(values[0], lows);
-    V::store(values[1], highs);
-    V::store(values[2], bad);
+  template <class V>
+  void take(const Range<V>& range) {
+    float lows[V::kWidth], highs[V::kWidth], bads[V::kWidth];
+    V::store(lows, range.low);
+    V::store(highs, range.high);
+    V::store(bads, range.bad);
     for (int i = 0; i < V::kWidth; ++i) {
-      low = values[0][i] < low ? values[0][i] : low;
-      high = values[1][i] > high ? values[1][i] : high;
-      not_finite += values[2][i];
+      low = lows[i] < low ? lows[i] : low;
+      high = highs[i] > high ? highs[i] : high;
+      not_finite += bads[i];
     }
   }
 };
+
+// Four chains: one alone would wait four cycles for each vector.
+template <class V, class T>
+RowRange row_range(const T* x, int64_t k) {
+  constexpr int64_t kChains = 4;
+  Range<V> ranges[kChains];
+  int64_t i = 0;
+  for (; i + kChains * V::kWidth <= k; i += kChains * V::kWidth) {
+#pragma GCC unroll 4
+    for (int64_t chain = 0; chain < kChains; ++chain) {
+      ranges[chain].take(V::load(x + i + chain * V::kWidth));
+    }
+  }
+  for (; i < k; i += V::kWidth) {
+    ranges[0].take(load_partly<V>(x + i, k - i));
+  }
+  for (int64_t chain = 1; chain < kChains; ++chain) {
+    ranges[0].take(ranges[chain].low);
+    ranges[0].take(ranges[chain].high);
+    ranges[0].bad = V::add(ranges[0].bad, ranges[chain].bad);
+  }
+  RowRange whole;
+  whole.take(ranges[0]);
+  return whole;
+}
 
 template <class V, class T>
 void quantize_row(const QuantizeRowsArgs& args, int64_t row) {
@@ -50,18 +79,16 @@ void quantize_row(const QuantizeRowsArgs& args, int64_t row) {
   uint8_t* out = args.out + row * args.out_row_stride;
   float scale = args.static_scale;
   int32_t zero = args.static_zero;
-  float inverse = 1.0f / scale;
-  const RowRange<V, T> range(x, args.k);
+  const RowRange range = row_range<V>(x, args.k);
   if (!args.is_static) {
     const float absmax = -range.low > range.high ? -range.low : range.high;
     scale = args.symmetric ? absmax / 127.0f : (range.high - range.low) / 255.0f;
     scale = scale > kMinScale ? scale : kMinScale;
-    inverse = 1.0f / scale;
-    zero = args.symmetric ? 128 : V::round_to_int(-range.low * inverse);
+    zero = args.symmetric ? 128 : V::round_to_int(-range.low * (1.0f / scale));
   }
   args.scales[row] = scale + range.not_finite;
   args.zeros[row] = zero;
-  const typename V::F factor = V::set1(inverse);
+  const typename V::F factor = V::set1(1.0f / scale);
   int64_t i = 0;
   for (; i + V::kWidth <= args.k; i += V::kWidth) {
     V::store_quantized(out + i, V::mul(V::load(x + i), factor), zero);

@@ -54,8 +54,8 @@ struct VecAvx512 {
   static int32_t round_to_int(float v) { return _mm_cvtss_si32(_mm_set_ss(v)); }
   // round(v) + zero, kept within 0 to 255; to nearest even.
   static void store_quantized(uint8_t* p, F v, int32_t zero) {
-    const F bound = _mm512_set1_ps(65536.0f);
-    const F bounded = _mm512_max_ps(negate(bound), _mm512_min_ps(bound, v));
+    // One bound is enough: what is below INT_MIN, and NaN, converts to INT_MIN and ends as 0.
+    const F bounded = _mm512_min_ps(_mm512_set1_ps(65536.0f), v);
     const __m512i q = _mm512_add_epi32(_mm512_cvtps_epi32(bounded), _mm512_set1_epi32(zero));
     const __m512i positive = _mm512_max_epi32(q, _mm512_setzero_si512());
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtusepi32_epi8(positive));

@@ -261,3 +261,16 @@ def test_refusals_say_what_was_required() -> None:
         ops.linear_out(out[:2], x, packed, None, 8)
     with pytest.raises(RuntimeError, match="require residual with the leading dimensions"):
         ops.linear_add(x, packed, None, 8, torch.randn(3, 7))
+
+
+@each_kernel
+def test_long_k_in_blocks(kernel: registry.Kernel, rng: torch.Generator) -> None:
+    """K of several blocks, odd too; blocked and unblocked row counts give the same bits."""
+    dtype = registry.DTYPES[kernel.dtype]
+    for k in (4097, 6145):
+        of = layer(70, k, dtype, rng)
+        packed = ops.linear_pack(of.weight)
+        x = poisoned_rows(3 if kernel.isa == "scalar" else 201, k, dtype, rng)
+        whole = run(kernel, x, of, packed)
+        assert_linear(whole, of.exact(x), of.terms(x), kernel.name)
+        assert torch.equal(run(kernel, x[1:2], of, packed), whole[1:2])
