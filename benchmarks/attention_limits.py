@@ -104,6 +104,4 @@ def read_gbytes(kv_cache: torch.Tensor, block_table: torch.Tensor, num_blocks: l
     pointers = (ctypes.c_char_p * len(chunks)).from_buffer_copy(
         (ctypes.c_size_t * len(chunks))(*chunks)
     )
-    return float(
-        _library().read_gbytes(pointers, ctypes.c_long(len(chunks)), ctypes.c_long(page))
-    )
+    return float(_library().read_gbytes(pointers, ctypes.c_long(len(chunks)), ctypes.c_long(page)))
