@@ -121,21 +121,23 @@ class Batch:
 
     def sdpa(self) -> Callable[[], None]:
         """torch on keys and values that are already gathered and repeated."""
-        inputs = []
+        inputs: list[
+            tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, bool]
+        ] = []
         group = self.heads.num_heads // self.heads.num_kv_heads
         starts = self.query_start_loc.tolist()
         for row, (query_len, key_len) in enumerate(self.rows):
             blocks = self.block_table[row, : self.num_blocks[row]].long()
             slots = (blocks.unsqueeze(1) * BLOCK_SIZE + torch.arange(BLOCK_SIZE)).flatten()
-            kv = [
+            key, value = (
                 tensor[slots[:key_len]].transpose(0, 1).repeat_interleave(group, 0).unsqueeze(0)
                 for tensor in (self.key, self.value)
-            ]
+            )
             query = self.query[starts[row] : starts[row + 1]].transpose(0, 1).unsqueeze(0)
             mask = None
             if 1 < query_len < key_len:
                 mask = torch.ones(query_len, key_len).bool().tril(key_len - query_len)
-            inputs.append((query, *kv, mask, query_len == key_len))
+            inputs.append((query, key, value, mask, query_len == key_len))
 
         def call() -> None:
             for query, key, value, mask, causal in inputs:
