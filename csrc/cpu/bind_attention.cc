@@ -1,66 +1,26 @@
 // The torch operations of Meta-Attention: argument checks, threads, and the buffer of partials.
 
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-
 #include <atomic>
 #include <optional>
 #include <sstream>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "xyserve/registry.h"
+#include "bind_tensor.h"
 
 namespace xyserve {
 namespace {
 
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-
-// Not STD_TORCH_CHECK: it puts function, file and line in front of what the user should read.
-template <class... Parts>
-[[noreturn]] void fail(const Parts&... parts) {
-  std::ostringstream message;
-  (message << ... << parts);
-  throw std::runtime_error(message.str());
-}
-
-std::string shape_of(const Tensor& tensor) {
-  std::ostringstream text;
-  text << '[';
-  for (int64_t i = 0; i < tensor.dim(); ++i) {
-    text << (i == 0 ? "" : ", ") << tensor.size(i);
-  }
-  text << ']';
-  return text.str();
-}
-
-DType element_type(const char* op, const Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case ScalarType::Float:
-      return DType::f32;
-    case ScalarType::BFloat16:
-      return DType::bf16;
-    case ScalarType::Half:
-      return DType::f16;
-    default:
-      fail(op, ": require dtype float32, bfloat16 or float16, got ",
-           torch::headeronly::toString(tensor.scalar_type()));
-  }
-}
-
 void check_dtype(const char* op, const char* name, const Tensor& tensor, ScalarType dtype) {
   if (tensor.scalar_type() != dtype) {
-    fail(op, ": require ", name, " of dtype ", torch::headeronly::toString(dtype), ", got ",
-         torch::headeronly::toString(tensor.scalar_type()));
+    refuse(op, ": require ", name, " of dtype ", dtype_text(dtype), ", got ",
+           dtype_text(tensor.scalar_type()));
   }
 }
 
 void check_dim(const char* op, const char* name, const Tensor& tensor, int64_t dim) {
   if (tensor.dim() != dim) {
-    fail(op, ": require ", name, " with ", dim, " dimensions, got ", shape_of(tensor));
+    refuse(op, ": require ", name, " with ", dim, " dimensions, got ", shape_text(tensor));
   }
 }
 
@@ -69,8 +29,8 @@ void check_heads(const char* op, const char* name, const Tensor& tensor, ScalarT
   check_dtype(op, name, tensor, dtype);
   check_dim(op, name, tensor, 3);
   if (tensor.size(2) > 1 && tensor.stride(2) != 1) {
-    fail(op, ": require ", name, " with adjacent elements in the last dimension, got stride ",
-         tensor.stride(2), "; call .contiguous()");
+    refuse(op, ": require ", name, " with adjacent elements in the last dimension, got stride ",
+           tensor.stride(2), "; call .contiguous()");
   }
 }
 
@@ -79,8 +39,8 @@ void check_vector(const char* op, const char* name, const Tensor& tensor, Scalar
   check_dtype(op, name, tensor, dtype);
   check_dim(op, name, tensor, 1);
   if (tensor.size(0) < at_least || (tensor.size(0) > 1 && tensor.stride(0) != 1)) {
-    fail(op, ": require ", name, " contiguous with at least ", at_least, " elements, got ",
-         shape_of(tensor));
+    refuse(op, ": require ", name, " contiguous with at least ", at_least, " elements, got ",
+           shape_text(tensor));
   }
 }
 
@@ -95,20 +55,20 @@ CacheShape check_cache(const char* op, const Tensor& cache) {
   if (cache.size(3) % 2 != 0 || shape.head_size % 16 != 0 || shape.head_size < 16 ||
       shape.head_size > kMaxHeadSize || shape.block_size % kSubBlock != 0 ||
       shape.block_size < kSubBlock) {
-    fail(op,
-         ": require kv_cache [num_blocks, num_kv_heads, block_size, 2 * head_size] with a block",
-         " size that is a multiple of 16 and a head size that is a multiple of 16 up to ",
-         kMaxHeadSize, ", got ", shape_of(cache));
+    refuse(op,
+           ": require kv_cache [num_blocks, num_kv_heads, block_size, 2 * head_size] with a block",
+           " size that is a multiple of 16 and a head size that is a multiple of 16 up to ",
+           kMaxHeadSize, ", got ", shape_text(cache));
   }
   if (cache.stride(3) != 1 || cache.stride(2) != cache.size(3)) {
-    fail(op, ": require kv_cache with contiguous pages (the last two dimensions)");
+    refuse(op, ": require kv_cache with contiguous pages (the last two dimensions)");
   }
   return shape;
 }
 
 void check_environment() {
   if (const char* error = isa_environment_error()) {
-    fail(error);
+    refuse(error);
   }
 }
 
@@ -119,7 +79,7 @@ void kv_write(const Tensor key, const Tensor value, Tensor kv_cache, const Tenso
   constexpr const char* kOp = "kv_write";
   check_environment();
   const CacheShape shape = check_cache(kOp, kv_cache);
-  const DType dtype = element_type(kOp, kv_cache);
+  const DType dtype = float_type(kOp, "kv_cache", kv_cache.scalar_type());
   check_heads(kOp, "key", key, kv_cache.scalar_type());
   check_heads(kOp, "value", value, kv_cache.scalar_type());
   check_vector(kOp, "slot_mapping", slot_mapping, ScalarType::Long, 0);
@@ -127,9 +87,9 @@ void kv_write(const Tensor key, const Tensor value, Tensor kv_cache, const Tenso
   for (const Tensor* tensor : {&key, &value}) {
     if (tensor->size(0) < num_tokens || tensor->size(1) != shape.num_kv_heads ||
         tensor->size(2) != shape.head_size) {
-      fail(kOp, ": require key and value [>= ", num_tokens, ", ", shape.num_kv_heads, ", ",
-           shape.head_size, "] for kv_cache ", shape_of(kv_cache), " and ", num_tokens,
-           " slots, got ", shape_of(*tensor));
+      refuse(kOp, ": require key and value [>= ", num_tokens, ", ", shape.num_kv_heads, ", ",
+             shape.head_size, "] for kv_cache ", shape_text(kv_cache), " and ", num_tokens,
+             " slots, got ", shape_text(*tensor));
     }
   }
   KvWriteArgs args{};
@@ -149,13 +109,13 @@ void kv_write(const Tensor key, const Tensor value, Tensor kv_cache, const Tenso
   const int64_t num_slots = shape.num_blocks * shape.block_size;
   for (int64_t i = 0; i < num_tokens; ++i) {
     if (args.slot_mapping[i] >= num_slots) {
-      fail(kOp, ": require slots below ", num_slots, " for kv_cache ", shape_of(kv_cache), ", got ",
-           args.slot_mapping[i], " at ", i);
+      refuse(kOp, ": require slots below ", num_slots, " for kv_cache ", shape_text(kv_cache),
+             ", got ", args.slot_mapping[i], " at ", i);
     }
   }
   KvWriteFn* kernel = dispatch<Op::kv_write>(dtype);
   if (kernel == nullptr) {
-    fail(kOp, ": no kernel for ", dtype_name(dtype));
+    refuse(kOp, ": no kernel for ", dtype_name(dtype));
   }
   const int64_t per_token = 2 * shape.num_kv_heads * shape.head_size;
   if (num_tokens * per_token <= kWriteElementsPerThread) {
@@ -172,17 +132,17 @@ const TableHeader* check_table(const char* op, const Tensor& table) {
   check_dim(op, "table", table, 1);
   const ScalarType dtype = table.scalar_type();
   if (dtype != ScalarType::Byte && dtype != ScalarType::Int) {
-    fail(op, ": require table of dtype uint8 or int32, got ", torch::headeronly::toString(dtype));
+    refuse(op, ": require table of dtype uint8 or int32, got ", dtype_text(dtype));
   }
   const int64_t num_bytes = table.size(0) * (dtype == ScalarType::Int ? 4 : 1);
   const auto* header = static_cast<const TableHeader*>(table.const_data_ptr());
   if (num_bytes < static_cast<int64_t>(sizeof(TableHeader)) || header->magic != kTableMagic ||
       header->version != kTableVersion || header->num_bytes > num_bytes) {
-    fail(op, ": require a task table of version ", kTableVersion, " (plan.layout), got ", num_bytes,
-         " bytes that are none or are cut short");
+    refuse(op, ": require a task table of version ", kTableVersion, " (plan.layout), got ",
+           num_bytes, " bytes that are none or are cut short");
   }
   if (reinterpret_cast<uintptr_t>(header) % 16 != 0) {
-    fail(op, ": require a task table that starts on a multiple of 16 bytes");
+    refuse(op, ": require a task table that starts on a multiple of 16 bytes");
   }
   return header;
 }
@@ -195,13 +155,13 @@ void check_table_shape(const char* op, const TableHeader& table, const CacheShap
                        const BatchShape& batch) {
   if (table.num_kv_heads != cache.num_kv_heads || table.head_dim != cache.head_size ||
       int64_t{table.num_kv_heads} * table.group_size != batch.num_heads) {
-    fail(op, ": the task table was planned for ", table.num_kv_heads, " KV heads, ",
-         table.group_size, " query heads each and head size ", table.head_dim, "; got ",
-         cache.num_kv_heads, " KV heads, ", batch.num_heads, " query heads and head size ",
-         cache.head_size);
+    refuse(op, ": the task table was planned for ", table.num_kv_heads, " KV heads, ",
+           table.group_size, " query heads each and head size ", table.head_dim, "; got ",
+           cache.num_kv_heads, " KV heads, ", batch.num_heads, " query heads and head size ",
+           cache.head_size);
   }
   if (table.num_cores < 1) {
-    fail(op, ": require a task table for at least one core, got ", table.num_cores);
+    refuse(op, ": require a task table for at least one core, got ", table.num_cores);
   }
 }
 
@@ -214,22 +174,22 @@ void check_segments(const char* op, const AttentionArgs& args, const BatchShape&
     const Segment& segment = segments[i];
     const int64_t row = segment.batch_row;
     if (row < 0 || row >= batch.num_rows) {
-      fail(op, ": segment ", i, " of the task table names batch row ", row, ", the batch has ",
-           batch.num_rows, "; complete the table first");
+      refuse(op, ": segment ", i, " of the task table names batch row ", row, ", the batch has ",
+             batch.num_rows, "; complete the table first");
     }
     const int32_t length = query_start_loc[row + 1] - query_start_loc[row];
     if (segment.query_start != query_start_loc[row] || segment.query_len != length ||
         query_start_loc[row] < 0 || query_start_loc[row + 1] > batch.num_tokens) {
-      fail(op, ": segment ", i, " of the task table has queries ", segment.query_start, " + ",
-           segment.query_len, ", row ", row, " of the batch has ", query_start_loc[row], " + ",
-           length, "; the table was planned for another batch");
+      refuse(op, ": segment ", i, " of the task table has queries ", segment.query_start, " + ",
+             segment.query_len, ", row ", row, " of the batch has ", query_start_loc[row], " + ",
+             length, "; the table was planned for another batch");
     }
     const int32_t key_len = args.seq_lens[row];
     if (length > 0 && (key_len < length || key_len > segment.key_len ||
                        key_len > batch.max_blocks * args.block_size)) {
-      fail(op, ": require seq_lens[", row, "] between its ", length, " queries, the ",
-           segment.key_len, " keys of the task table and the ", batch.max_blocks,
-           " blocks of the block table, got ", key_len);
+      refuse(op, ": require seq_lens[", row, "] between its ", length, " queries, the ",
+             segment.key_len, " keys of the task table and the ", batch.max_blocks,
+             " blocks of the block table, got ", key_len);
     }
   }
 }
@@ -241,7 +201,7 @@ const float* optional_heads(const char* op, const char* name, const std::optiona
   }
   check_vector(op, name, *tensor, ScalarType::Float, num_heads);
   if (tensor->size(0) != num_heads) {
-    fail(op, ": require ", name, " of ", num_heads, " elements, got ", shape_of(*tensor));
+    refuse(op, ": require ", name, " of ", num_heads, " elements, got ", shape_text(*tensor));
   }
   return static_cast<const float*>(tensor->const_data_ptr());
 }
@@ -263,9 +223,9 @@ const uint64_t* check_tree_mask(const char* op, const std::optional<Tensor>& mas
     const int64_t length = segment.query_len;
     const int64_t needed = length * ((length + 63) / 64);
     if (segment.mask_offset + needed > num_words) {
-      fail(op, ": segment ", i, " of the task table needs ", needed, " words of tree_mask from ",
-           segment.mask_offset, " on (", length, " rows of ", (length + 63) / 64, "), got ",
-           num_words);
+      refuse(op, ": segment ", i, " of the task table needs ", needed, " words of tree_mask from ",
+             segment.mask_offset, " on (", length, " rows of ", (length + 63) / 64, "), got ",
+             num_words);
     }
   }
   return mask.has_value() ? static_cast<const uint64_t*>(mask->const_data_ptr()) : nullptr;
@@ -300,8 +260,8 @@ void run_table(const char* op, const AttentionArgs& args, MetaAttentionFn* kerne
     phase(AttentionPhase::merges);
   }
   if (!ok.load()) {
-    fail(op, ": block_table names a block outside of the ", args.num_blocks,
-         " of kv_cache for a key that is needed");
+    refuse(op, ": block_table names a block outside of the ", args.num_blocks,
+           " of kv_cache for a key that is needed");
   }
 }
 
@@ -313,7 +273,7 @@ void meta_attention(Tensor out, const Tensor query, const Tensor kv_cache, const
   constexpr const char* kOp = "meta_attention";
   check_environment();
   const CacheShape cache = check_cache(kOp, kv_cache);
-  const DType dtype = element_type(kOp, kv_cache);
+  const DType dtype = float_type(kOp, "kv_cache", kv_cache.scalar_type());
   check_heads(kOp, "out", out, kv_cache.scalar_type());
   check_heads(kOp, "query", query, kv_cache.scalar_type());
   check_dtype(kOp, "block_table", block_table, ScalarType::Int);
@@ -323,9 +283,9 @@ void meta_attention(Tensor out, const Tensor query, const Tensor kv_cache, const
   check_vector(kOp, "query_start_loc", query_start_loc, ScalarType::Int, batch.num_rows + 1);
   if (out.size(0) < query.size(0) || out.size(1) != query.size(1) || out.size(2) != query.size(2) ||
       query.size(2) != cache.head_size || (batch.max_blocks > 1 && block_table.stride(1) != 1)) {
-    fail(kOp, ": require query and out [tokens, heads, ", cache.head_size, "] for kv_cache ",
-         shape_of(kv_cache), " and block_table with adjacent entries, got query ", shape_of(query),
-         " and out ", shape_of(out));
+    refuse(kOp, ": require query and out [tokens, heads, ", cache.head_size, "] for kv_cache ",
+           shape_text(kv_cache), " and block_table with adjacent entries, got query ",
+           shape_text(query), " and out ", shape_text(out));
   }
   const TableHeader* header = check_table(kOp, table);
   check_table_shape(kOp, *header, cache, batch);
@@ -357,7 +317,7 @@ void meta_attention(Tensor out, const Tensor query, const Tensor kv_cache, const
       kOp, workspace, int64_t{header->num_partial_rows} * (cache.head_size + kPartialTail));
   MetaAttentionFn* kernel = dispatch<Op::meta_attention>(dtype);
   if (kernel == nullptr) {
-    fail(kOp, ": no kernel for ", dtype_name(dtype));
+    refuse(kOp, ": no kernel for ", dtype_name(dtype));
   }
   run_table(kOp, args, kernel);
 }

@@ -1,61 +1,20 @@
-// The only file that sees torch: argument checks, dispatch and threads, on torch's stable ABI.
-
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
+// silu_and_mul and the state of dispatch for torch, on its stable ABI. Only bind_*.cc see torch.
 
 #include <optional>
 #include <sstream>
-#include <stdexcept>
 #include <string>
 
-#include "xyserve/registry.h"
+#include "bind_tensor.h"
 
 namespace xyserve {
 namespace {
-
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-
-// Not STD_TORCH_CHECK: it puts function, file and line in front of what the user should read.
-template <class... Parts>
-[[noreturn]] void fail(const Parts&... parts) {
-  std::ostringstream message;
-  (message << ... << parts);
-  throw std::runtime_error(message.str());
-}
-
-std::string shape_of(const Tensor& tensor) {
-  std::ostringstream text;
-  text << '[';
-  for (int64_t i = 0; i < tensor.dim(); ++i) {
-    text << (i == 0 ? "" : ", ") << tensor.size(i);
-  }
-  text << ']';
-  return text.str();
-}
-
-DType element_type(const char* op, const Tensor& tensor) {
-  const ScalarType dtype = tensor.scalar_type();
-  switch (dtype) {
-    case ScalarType::Float:
-      return DType::f32;
-    case ScalarType::BFloat16:
-      return DType::bf16;
-    case ScalarType::Half:
-      return DType::f16;
-    default:
-      fail(op, ": require dtype float32, bfloat16 or float16, got ",
-           torch::headeronly::toString(dtype), "; convert the tensor with .to(...)");
-  }
-}
 
 // Elements between consecutive rows when all leading dimensions are folded into one.
 int64_t row_stride(const char* op, const char* name, const Tensor& tensor) {
   const int64_t last = tensor.dim() - 1;
   if (tensor.size(last) > 1 && tensor.stride(last) != 1) {
-    fail(op, ": require ", name, " with adjacent elements in the last dimension, got stride ",
-         tensor.stride(last), "; call .contiguous()");
+    refuse(op, ": require ", name, " with adjacent elements in the last dimension, got stride ",
+           tensor.stride(last), "; call .contiguous()");
   }
   int64_t inner_stride = tensor.size(last);
   int64_t expected = -1;
@@ -66,9 +25,10 @@ int64_t row_stride(const char* op, const char* name, const Tensor& tensor) {
     if (expected < 0) {
       inner_stride = tensor.stride(i);
     } else if (tensor.stride(i) != expected) {
-      fail(op, ": require leading dimensions of ", name, " that fold into rows of one stride, got ",
-           "stride ", tensor.stride(i), " instead of ", expected, " in dimension ", i, " of ",
-           shape_of(tensor), "; call .contiguous()");
+      refuse(op, ": require leading dimensions of ", name,
+             " that fold into rows of one stride, got ", "stride ", tensor.stride(i),
+             " instead of ", expected, " in dimension ", i, " of ", shape_text(tensor),
+             "; call .contiguous()");
     }
     expected = tensor.stride(i) * tensor.size(i);
   }
@@ -85,13 +45,12 @@ int64_t check_silu_and_mul_shapes(const Tensor& out, const Tensor& x) {
     num_rows *= x.size(i);
   }
   if (!same) {
-    fail(kOp, ": require x of shape [..., 2 * d] and out of shape [..., d], got x ", shape_of(x),
-         " and out ", shape_of(out));
+    refuse(kOp, ": require x of shape [..., 2 * d] and out of shape [..., d], got x ",
+           shape_text(x), " and out ", shape_text(out));
   }
   if (out.scalar_type() != x.scalar_type()) {
-    fail(kOp, ": require out and x of one dtype, got out ",
-         torch::headeronly::toString(out.scalar_type()), " and x ",
-         torch::headeronly::toString(x.scalar_type()));
+    refuse(kOp, ": require out and x of one dtype, got out ", dtype_text(out.scalar_type()),
+           " and x ", dtype_text(x.scalar_type()));
   }
   return num_rows;
 }
@@ -102,10 +61,10 @@ constexpr int64_t kElementsPerThread = 16384;
 void silu_and_mul(Tensor out, const Tensor x) {
   constexpr const char* kOp = "silu_and_mul";
   if (const char* error = isa_environment_error()) {
-    fail(error);
+    refuse(error);
   }
   const int64_t num_rows = check_silu_and_mul_shapes(out, x);
-  const DType dtype = element_type(kOp, x);
+  const DType dtype = float_type(kOp, "x", x.scalar_type());
   SiluAndMulArgs args{};
   args.d = out.size(out.dim() - 1);
   if (num_rows == 0 || args.d == 0) {
@@ -114,14 +73,14 @@ void silu_and_mul(Tensor out, const Tensor x) {
   args.out_row_stride = row_stride(kOp, "out", out);
   args.x_row_stride = row_stride(kOp, "x", x);
   if (num_rows > 1 && args.out_row_stride < args.d) {
-    fail(kOp, ": require rows of out that do not overlap, got row stride ", args.out_row_stride,
-         " for ", args.d, " elements");
+    refuse(kOp, ": require rows of out that do not overlap, got row stride ", args.out_row_stride,
+           " for ", args.d, " elements");
   }
   args.out = out.mutable_data_ptr();
   args.x = x.const_data_ptr();
   SiluAndMulFn* kernel = dispatch<Op::silu_and_mul>(dtype);
   if (kernel == nullptr) {
-    fail(kOp, ": no kernel for ", dtype_name(dtype));
+    refuse(kOp, ": no kernel for ", dtype_name(dtype));
   }
   if (num_rows * args.d <= kElementsPerThread) {
     kernel(args, 0, num_rows);
@@ -167,7 +126,7 @@ std::string describe() {
 std::string set_isa(std::string name) {
   Isa isa = Isa::scalar;
   if (!isa_from_name(name.c_str(), &isa) || !isa_available(isa)) {
-    fail("set_isa: require an instruction set that this CPU has, got '", name, "'");
+    refuse("set_isa: require an instruction set that this CPU has, got '", name, "'");
   }
   const std::string previous = isa_name(isa_cap());
   set_isa_cap(isa);
