@@ -52,7 +52,7 @@ def write(
     slots = slot_mapping[tokens].to(torch.int64)
     block, offset = slots // block_size, slots % block_size
     keys = key[tokens].to(kv_cache.dtype)
-    keys = keys.view(*keys.shape[:2], -1, pair)
+    keys = keys.view(*keys.shape[:2], keys.shape[2] // pair, pair)
     key_view(kv_cache)[block, :, offset // SUB_BLOCK, offset % SUB_BLOCK] = keys
     values = value[tokens].to(kv_cache.dtype)
     value_view(kv_cache)[block, :, offset // pair, offset % pair] = values
