@@ -208,6 +208,46 @@ def _image(keys: Iterable[str]) -> tuple[bytearray, list[int]]:
     return image, places
 
 
+class Publisher:
+    """Publishes totals as they change. A failure ends it with one warning.
+
+    Args:
+        file: None publishes nothing.
+        published: the totals that the file shows already.
+    """
+
+    def __init__(self, file: FigureFile | None, published: Sequence[float] = ()) -> None:
+        self._file = file
+        self._published = published
+
+    def put(self, totals: Sequence[float]) -> None:
+        """Publish the totals, in the order of the file's figures, unless they are shown already."""
+        if self._file is None or totals == self._published:
+            return
+        self._published = totals
+        try:
+            self._file.write(totals)
+        except OSError as error:
+            report_failure(str(self._file.path), error)
+            self.close()
+
+    def close(self) -> None:
+        """Publish nothing from now on; what the file shows stays."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def engine_number(parallel_config: Any) -> int:
+    """The value of the label ``engine``: the data-parallel rank, as in vLLM's figures."""
+    # The index keeps the rank where vLLM sets the other to 0, for independent engines of a dense
+    # model.
+    number: int = getattr(
+        parallel_config, "data_parallel_index", parallel_config.data_parallel_rank
+    )
+    return number
+
+
 def open_file(engine: int, figures: Sequence[Figure]) -> FigureFile | None:
     """The file of an engine core, or None if nobody collects or it cannot be made."""
     folder = os.environ.get(ENV_MULTIPROC_DIR) or os.environ.get(ENV_DIR)

@@ -55,9 +55,7 @@ class XySchedulerMixin(Base):
         """Publish and log the prefix counters from now on, where token-level hits are on."""
         if self.xy_prefix_off or self._xy_report is not None:
             return
-        parallel: Any = self.vllm_config.parallel_config
-        # Keeps the rank where vLLM sets the other to 0, for independent engines of a dense model.
-        engine = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
+        engine = metrics.engine_number(self.vllm_config.parallel_config)
         file = metrics.open_file(engine, metrics.PREFIX_FIGURES)
         self._xy_report = PrefixReport(self.kv_cache_manager.xy.counters, file)
         self._xy_report.start()

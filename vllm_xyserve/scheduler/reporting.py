@@ -16,7 +16,7 @@ LOG_INTERVAL_S = 10.0
 _totals = operator.attrgetter(*(figure.counter for figure in metrics.PREFIX_FIGURES))
 
 
-class PrefixReport:
+class PrefixReport(metrics.Publisher):
     """Reports an engine core's counters.
 
     They are published by the step that changed them, so that they are there when its answer is, and
@@ -28,27 +28,15 @@ class PrefixReport:
     """
 
     def __init__(self, counters: PrefixCounters, file: metrics.FigureFile | None) -> None:
+        super().__init__(file, _totals(counters))
         self._counters = counters
-        self._file = file
-        self._published = _totals(counters)
         self._logged = ""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def publish(self) -> None:
-        """Publish the totals if they have changed. A failure ends it with one warning."""
-        if self._file is None:
-            return
-        totals = _totals(self._counters)
-        if totals == self._published:
-            return
-        try:
-            self._file.write(totals)
-        except OSError as error:
-            metrics.report_failure(str(self._file.path), error)
-            self._file.close()
-            self._file = None
-        self._published = totals
+        """Publish the totals if they have changed."""
+        self.put(_totals(self._counters))
 
     def log(self) -> None:
         """Log the totals if they have changed since the last time."""
@@ -70,9 +58,7 @@ class PrefixReport:
         if self._thread is not None:
             self._thread.join()
         self.log()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self.close()
 
     def _run(self) -> None:
         while not self._stopped.wait(LOG_INTERVAL_S):

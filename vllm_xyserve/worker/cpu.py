@@ -14,7 +14,6 @@ from vllm_xyserve.linear import install
 from vllm_xyserve.log import get_logger
 from vllm_xyserve.plan.step import SPECS_ATTRIBUTE
 from vllm_xyserve.worker.block_copy import copy_blocks
-from vllm_xyserve.worker.plan_report import PlanReport
 from vllm_xyserve.worker.report import WorkerReport, report
 
 logger = get_logger("worker")
@@ -24,7 +23,7 @@ class XyCPUWorker(CPUWorker):
     """vLLM's CPU worker with our linear layers, task tables and block copies."""
 
     _has_reported = False
-    _plan_report: PlanReport | None = None
+    _publisher: metrics.Publisher | None = None
 
     def load_model(self, **kwargs: Any) -> None:
         """Put our pieces in, load the model, and log what each layer runs."""
@@ -43,22 +42,23 @@ class XyCPUWorker(CPUWorker):
         """Execute a step, with the scheduler's task tables at hand."""
         with inbox.step(scheduler_output, self.model_runner):
             output = super().execute_model(scheduler_output)
-        if self._plan_report is None:
-            self._plan_report = self._open_report()
-        self._plan_report.publish()
+        if inbox.specs:
+            if self._publisher is None:
+                self._publisher = self._open_publisher()
+            self._publisher.put(inbox.counters.totals())
         return self._report_specs(output)
 
     def sample_tokens(self, grammar_output: Any) -> Any:
         """Finish a step."""
         return self._report_specs(super().sample_tokens(grammar_output))
 
-    def _open_report(self) -> PlanReport:
+    def _open_publisher(self) -> metrics.Publisher:
         # Tensor-parallel ranks have the same tables: one of them publishes.
-        parallel: Any = self.vllm_config.parallel_config
+        parallel = self.vllm_config.parallel_config
         if self.rank % parallel.world_size:
-            return PlanReport(inbox.counters, None)
-        engine = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
-        return PlanReport(inbox.counters, metrics.open_file(engine, metrics.PLAN_FIGURES))
+            return metrics.Publisher(None)
+        engine = metrics.engine_number(parallel)
+        return metrics.Publisher(metrics.open_file(engine, metrics.PLAN_FIGURES))
 
     def _report_specs(self, output: Any) -> Any:
         """Tell the scheduler with a step's results what to plan for, once."""
