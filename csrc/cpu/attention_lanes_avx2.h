@@ -11,10 +11,7 @@ struct LanesAvx2 : VecAvx2 {
   static constexpr int kSubs = 1;
 
   static F zero() { return _mm256_setzero_ps(); }
-  static F set1(float v) { return _mm256_set1_ps(v); }
   static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
-  static F max(F a, F b) { return _mm256_max_ps(a, b); }
-  static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static bool any_above(F v, float limit) {
     return _mm256_movemask_ps(_mm256_cmp_ps(v, set1(limit), _CMP_GT_OQ)) != 0;
   }

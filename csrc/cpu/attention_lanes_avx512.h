@@ -11,10 +11,7 @@ struct LanesAvx512 : VecAvx512 {
   static constexpr int kSubs = 4;
 
   static F zero() { return _mm512_setzero_ps(); }
-  static F set1(float v) { return _mm512_set1_ps(v); }
   static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
-  static F max(F a, F b) { return _mm512_max_ps(a, b); }
-  static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static bool any_above(F v, float limit) {
     return _mm512_cmp_ps_mask(v, set1(limit), _CMP_GT_OQ) != 0;
   }

@@ -13,9 +13,8 @@ struct LanesScalar : VecScalar {
   static constexpr int kSubs = 1;
 
   static F zero() { return 0.0f; }
-  static F set1(float v) { return v; }
   static F sub(F a, F b) { return a - b; }
-  static F max(F a, F b) { return a > b ? a : b; }
+  // One rounding, as the instructions of the other sets, and unlike VecScalar's.
   static F fma(F a, F b, F c) { return ::fmaf(a, b, c); }
   static bool any_above(F v, float limit) { return v > limit; }
   static F exp_below(F x) { return exp(x); }

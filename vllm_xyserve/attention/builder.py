@@ -32,12 +32,10 @@ class MetaAttentionMetadata(CPUAttentionMetadata):
         num_rows: requests in the step, zero-length ones included.
         tables: packed task tables of the group's native layers, uint8, by what a layer would need
             if it were causal.
-        is_causal: whether the tables are.
     """
 
     num_rows: int = 0
     tables: dict[PlanSpec, torch.Tensor] = field(default_factory=dict)
-    is_causal: bool = True
 
 
 class MetaAttentionMetadataBuilder(CPUAttentionMetadataBuilder):
@@ -85,12 +83,12 @@ class MetaAttentionMetadataBuilder(CPUAttentionMetadataBuilder):
         return metadata
 
     def _add_tables(self, metadata: MetaAttentionMetadata, common: CommonAttentionMetadata) -> None:
-        metadata.is_causal = _is_causal(common.causal)
+        is_causal = _is_causal(common.causal)
         starts = common.query_start_loc_cpu.numpy()
         # On a CPU these are the exact lengths, and not only bounds.
         key_lens = common.seq_lens.numpy()
         for spec in self._specs:
-            planned = spec if metadata.is_causal else not_causal(spec)
+            planned = spec if is_causal else not_causal(spec)
             metadata.tables[spec] = tables.make(planned, starts, key_lens)
 
 
@@ -102,8 +100,10 @@ def not_causal(spec: PlanSpec) -> PlanSpec:
 def _is_causal(causal: bool | torch.Tensor) -> bool:
     if isinstance(causal, bool):
         return causal
-    if bool(causal.all()) or not bool(causal.any()):
-        return bool(causal.all())
+    if causal.all():
+        return True
+    if not causal.any():
+        return False
     raise NotImplementedError(
         "Meta-Attention computes a step whose rows are all causal or all not, and this step mixes "
         'them; set {"xyserve": {"attention": "upstream"}} for this model'

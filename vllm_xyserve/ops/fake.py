@@ -38,9 +38,12 @@ def _meta_attention(
 
 
 def _linear_pack(weight: torch.Tensor) -> torch.Tensor:
-    step = 2 if weight.dtype == torch.bfloat16 else 1
-    num_panels, num_steps = -(-weight.shape[0] // 32), -(-weight.shape[1] // step)
-    return weight.new_empty(num_panels * 32 * num_steps * step)
+    from vllm_xyserve.ops.linear import (
+        packed_elements,
+    )  # not above: it loads the library, and that loads this
+
+    n, k = weight.shape
+    return weight.new_empty(packed_elements(n, k, weight.dtype))
 
 
 def _linear(

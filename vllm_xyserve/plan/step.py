@@ -50,12 +50,10 @@ class StepPlans:
     Attributes:
         names: request of each plan row, in the order of ``num_scheduled_tokens``.
         tables: packed table by spec.
-        seconds: what planning took.
     """
 
     names: tuple[str, ...]
     tables: dict[PlanSpec, Table]
-    seconds: float = 0.0
 
 
 @dataclass(slots=True)

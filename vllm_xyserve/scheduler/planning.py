@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from vllm_xyserve.plan.spec import PlanSpec
@@ -29,8 +28,6 @@ class StepPlanner:
         """Plan a step and attach the tables."""
         if not self.specs or not scheduler_output.total_num_scheduled_tokens:
             return
-        began = time.perf_counter()
         names, query_lens, key_lens = rows_of(scheduler_output)
         tables = {spec: planner(spec).plan(query_lens, key_lens) for spec in self.specs}
-        plans = StepPlans(names, tables, time.perf_counter() - began)
-        setattr(scheduler_output, PLANS_ATTRIBUTE, plans)
+        setattr(scheduler_output, PLANS_ATTRIBUTE, StepPlans(names, tables))
