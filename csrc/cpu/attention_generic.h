@@ -207,19 +207,29 @@ struct MicroTile {
     }
   }
 
+  // Two tokens' values times their weights.
   template <int R, int NC>
-  static __attribute__((noinline)) void product(const Call& call, int32_t d) {
-    const int32_t size = call.args.head_size;
-    float* acc = call.work.acc + int64_t{call.row} * size + d;
-    const float* weights = call.work.scores;
-    const int32_t begin = call.mask.full ? 0 : call.mask.pv_begin;
-    const int32_t end = call.mask.full ? kStepKeys : call.mask.pv_end;
-    F o[R][NC];
-    for (int r = 0; r < R; ++r) {
-      for (int c = 0; c < NC; ++c) {
-        o[r][c] = V::load(acc + int64_t{r} * size + c * kWidth);
-      }
+  static inline __attribute__((always_inline)) void pair(const Call& call, F (&o)[R][NC],
+                                                         const T* v, int32_t d,
+                                                         const float* weights) {
+    F value[NC];
+    for (int c = 0; c < NC; ++c) {
+      value[c] = V::load_even(v + V::template offset<T>(d), call.args.head_size, c);
     }
+    accumulate<R, NC>(o, value, weights, kStepKeys);
+    for (int c = 0; c < NC; ++c) {
+      value[c] = V::load_odd(v + V::template offset<T>(d), call.args.head_size, c);
+    }
+    accumulate<R, NC>(o, value, weights + 1, kStepKeys);
+  }
+
+  template <int R, int NC>
+  static inline __attribute__((always_inline)) void visible_pairs(const Call& call, F (&o)[R][NC],
+                                                                  int32_t d) {
+    const int32_t size = call.args.head_size;
+    const float* weights = call.work.scores;
+    const int32_t begin = call.mask.pv_begin;
+    const int32_t end = call.mask.pv_end;
     for (int32_t lane = begin & ~1; lane < end; lane += 2) {
       const T* v = call.step.value[lane / kSubBlock] + int64_t{lane % kSubBlock} * size;
       // The half of a pair that nobody sees may hold anything: skipped, not weighted by 0.
@@ -236,6 +246,29 @@ struct MicroTile {
         }
         accumulate<R, NC>(o, value, weights + lane + 1, kStepKeys);
       }
+    }
+  }
+
+  template <int R, int NC>
+  static __attribute__((noinline)) void product(const Call& call, int32_t d) {
+    const int32_t size = call.args.head_size;
+    float* acc = call.work.acc + int64_t{call.row} * size + d;
+    const float* weights = call.work.scores;
+    F o[R][NC];
+    for (int r = 0; r < R; ++r) {
+      for (int c = 0; c < NC; ++c) {
+        o[r][c] = V::load(acc + int64_t{r} * size + c * kWidth);
+      }
+    }
+    if (call.mask.full) {
+      for (int32_t sub = 0; sub < kStepSubs; ++sub) {
+        const T* v = call.step.value[sub];
+        for (int32_t lane = 0; lane < kSubBlock; lane += 2) {
+          pair<R, NC>(call, o, v + int64_t{lane} * size, d, weights + sub * kSubBlock + lane);
+        }
+      }
+    } else {
+      visible_pairs<R, NC>(call, o, d);
     }
     for (int r = 0; r < R; ++r) {
       for (int c = 0; c < NC; ++c) {

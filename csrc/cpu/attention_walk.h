@@ -24,7 +24,7 @@ namespace {
 constexpr int32_t kStepKeys = 64;
 constexpr int32_t kStepSubs = kStepKeys / kSubBlock;
 // Rows that share one pass over the keys: their accumulators (48 KiB at 128) stay in L2.
-constexpr int32_t kMaxRows = 96;
+constexpr int32_t kMaxRows = 192;
 constexpr float kLn2 = 0.693147181f;
 
 // What a row carries along its keys.
@@ -240,10 +240,27 @@ class Walk {
     StepMask mask;
     for (int32_t g = 0, row = 0; g < num_groups; ++g) {
       const int32_t count = (pass.num_rows - row + num_groups - g - 1) / (num_groups - g);
+      if (num_groups > 1) {
+        prefetch_next(step, g, num_groups);
+      }
       if (find_mask(pass, step, row, count, &mask)) {
         Micro::step(args_, general_, *work_, row, count, step, mask, num_groups, widened);
       }
       row += count;
+    }
+  }
+
+  // Each group asks for its share of the next step: what the first one reads is then in L2. Blocks
+  // lie anywhere, so the hardware's own prefetch finds no stream (a third of the time went to it).
+  void prefetch_next(const Step<T>& step, int32_t group, int32_t num_groups) const {
+    constexpr int32_t kLine = 64 / static_cast<int32_t>(sizeof(T));
+    const int32_t lines = kSubBlock * args_.head_size / kLine;
+    const int32_t end = lines * (group + 1) / num_groups * kLine;
+    for (int32_t at = lines * group / num_groups * kLine; at < end; at += kLine) {
+      for (int32_t sub = 0; sub < kStepSubs; ++sub) {
+        __builtin_prefetch(step.next_key[sub] + at, 0, 2);
+        __builtin_prefetch(step.next_value[sub] + at, 0, 2);
+      }
     }
   }
 
