@@ -35,6 +35,7 @@ from benchmarks.harness import Options, Result, Row, main
 from benchmarks.prefix_engines import EngineProcess, Setting
 
 CONCURRENCIES = (1, 8)
+STAGES = ("answers", "engines", "scheduler")
 BLOCK_SIZE = 128
 # Roomy. SmolLM2 needs 2.8 MiB a block in bfloat16, so this is 728 blocks of 128 tokens.
 KV_CACHE_BYTES = {"bfloat16": 2 << 30, "float32": 2 << 30}
@@ -61,6 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=prefix_workloads.NAMES,
         default=list(prefix_workloads.NAMES),
+    )
+    parser.add_argument(
+        "--stages",
+        nargs="+",
+        choices=STAGES,
+        default=list(STAGES),
+        help="default: all. answers: float32 with hits against a cold engine; engines: the "
+        "workloads on both engines; scheduler: what needs no model",
     )
     parser.add_argument(
         "--options", type=json.loads, default={}, help="JSON options of the plugin (default: none)"
@@ -364,7 +373,7 @@ def summarize(rows: Sequence[Row], copies: Row, scheduler: dict[str, float]) -> 
         for row in rows
         if row["concurrency"] == NUM_DECODES[0] and row["peer_decode_step_us"]
     ]
-    if steps:
+    if steps and scheduler:
         shortest = min(steps)
         summary["engine_step_us"] = shortest
         summary["no_hit_engine_step_ratio"] = shortest / (
@@ -377,13 +386,16 @@ def run(options: Options) -> Result:
     if options.extra.plot is not None:
         prefix_plot.require()
     bench = Bench(options, model_folder(options.extra.model))
-    answers = check_answers(bench)
-    rows, copies = measure_engines(bench)
-    scheduler, scheduler_rows = measure_scheduler(bench)
-    if options.extra.plot is not None:
+    stages = options.extra.stages
+    answers = [check_answers(bench)] if "answers" in stages else []
+    rows, copies = measure_engines(bench) if "engines" in stages else ([], None)
+    scheduler, scheduler_rows = measure_scheduler(bench) if "scheduler" in stages else ({}, [])
+    if rows and options.extra.plot is not None:
         for path in prefix_plot.plot(rows, options.extra.plot):
             say(f"wrote {path}")
-    return Result(summarize(rows, copies, scheduler), [*rows, copies, *scheduler_rows, answers])
+    summary = summarize(rows, copies, scheduler) if copies is not None else scheduler
+    copy_rows = [copies] if copies is not None else []
+    return Result(summary, [*rows, *copy_rows, *scheduler_rows, *answers])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -50,7 +51,8 @@ def prompts() -> dict[str, list[int]]:
 def start_children(request: pytest.FixtureRequest) -> None:
     """Start all runs that the selected tests read, so that no core is idle in between."""
     asked = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
-    for name in ("feature_runs", "prefix_runs", "compiled_runs", "smollm2_runs", "linear_child"):
+    names = ("feature_runs", "prefix_runs", "compiled_runs", "smollm2_runs", "linear_child")
+    for name in (*names, "parallel_child"):
         if name in asked:
             request.getfixturevalue(name)
 
@@ -118,6 +120,17 @@ def compiled_runs(
         return runs
 
     return children.submit(both)
+
+
+@pytest.fixture(scope="session")
+def parallel_child(
+    children: ThreadPoolExecutor, made: features.Models, folder: Path
+) -> Future[Run]:
+    """Both parts native on two tensor-parallel ranks, a core for each where there are two."""
+    cores = sorted(os.sched_getaffinity(0))
+    env = {"VLLM_CPU_OMP_THREADS_BIND": f"{cores[0]}|{cores[-1]}"}
+    setting = Setting("tensor-parallel", NATIVE, processes=True, env=env)
+    return _submit(children, setting, [features.tensor_parallel(made)], folder / "parallel")
 
 
 @pytest.fixture(scope="session")

@@ -200,6 +200,15 @@ def reload(made: Models) -> Engine:
     )
 
 
+def tensor_parallel(made: Models) -> Engine:
+    """Two ranks, each with two query heads and one KV head; the second prompt's tail is a hit."""
+    return Engine(
+        "tensor-parallel",
+        _llm(made.llama, tensor_parallel_size=2),
+        [_greedy(), _greedy("again", prompts=[TEXT + " The tide turned."])],
+    )
+
+
 def compiled(made: Models) -> Engine:
     """The first answers of `reload` through torch.compile, and what was compiled."""
     engine = reload(made)

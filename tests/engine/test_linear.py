@@ -28,7 +28,7 @@ def perplexity(answers: list[dict[str, Any]]) -> float:
         for position in answer["prompt_logprobs"][1:]
         for value in position.values()
     ]
-    assert len(logprobs) > 1000
+    assert len(logprobs) > 2000
     return math.exp(-sum(logprobs) / len(logprobs))
 
 
