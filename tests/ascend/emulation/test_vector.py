@@ -230,7 +230,8 @@ def test_cast_to_short_float(
     call = Call(ELEMENTS, 0, count=777, repeat=0, extra=ROUND[mode])
     actual = launch(library, entry, call, [a], torch.zeros(ELEMENTS, dtype=dtype))[:777]
     exact, got, nearest = a[:777].double(), actual.double(), a[:777].to(dtype).double()
-    step = (torch.nextafter(actual, torch.full_like(actual, 1e4)).double() - got).abs()
+    near = [torch.nextafter(actual, torch.full_like(actual, end)).double() for end in (1e4, -1e4)]
+    step = torch.maximum((near[0] - got).abs(), (near[1] - got).abs())
     assert ((got - exact).abs() <= step).all()
     if mode == "RINT":
         assert torch.equal(got, nearest)
