@@ -9,6 +9,8 @@ using AscendC::HardEvent;
 
 namespace {
 
+constexpr uint64_t call_limit = 50'000'000;
+
 bool has_pipe(const Core& core, Pipe pipe) {
   if (pipe == pipe_mte2 || pipe == pipe_mte3 || pipe == pipe_s)
     return true;
@@ -106,6 +108,10 @@ Op issuing(Site site, const char* api, Pipe pipe) {
   if (active->stopping && std::uncaught_exceptions() == 0)
     throw Stopped();
   Op op{&core, pipe, api, site};
+  // A program that a mutation keeps from ending is stopped, not waited for.
+  if (++core.calls > call_limit && !active->stopping) {
+    fail(op, "a program of at most 50 million calls", call_limit);
+  }
   if (!has_pipe(core, pipe) && !active->stopping) {
     fail(op,
          core.cube ? "an API of the vector core, called on AIC"
