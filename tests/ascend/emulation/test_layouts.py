@@ -1,4 +1,4 @@
-"""Constants, fractals straight from global memory, float transposes, several ND matrices, L0C to L1."""
+"""Less common ways into and out of the cube: constants, float transposes, ND pairs, L0C to L1."""
 
 from __future__ import annotations
 
