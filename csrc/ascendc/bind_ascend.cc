@@ -2,8 +2,10 @@
 // that graphs can be traced. Only this file sees torch; everything that can be checked without a
 // device is checked by host/.
 
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
