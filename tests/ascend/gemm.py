@@ -17,8 +17,9 @@ class Problem:
     """One SmoothGEMM call.
 
     `rows` has one entry without groups, else one per expert. `pad` widens the rows of x, weight and
-    out; what lies there is NaN (16-bit) or never written (int8). `tuning` is m_tile, n_tile, k_tile,
-    swizzle direction and count, last_split; zeros leave the choice to the rule.
+    out; what lies there is NaN (16-bit) or was never written (int8). `tuning` is m_tile, n_tile,
+    k_tile, swizzle direction and count, last_split; zeros leave the choice to the rule. The last
+    group's end lies `overshoot` rows beyond x.
     """
 
     form: str
@@ -29,6 +30,7 @@ class Problem:
     bias: bool = False
     row_scales: bool = True
     pad: int = 0
+    overshoot: int = 0
     cores: int = 2
     tuning: tuple[int, int, int, int, int, int] = (0, 0, 0, 0, 0, 0)
     seed: int = 0
@@ -128,11 +130,19 @@ def make(problem: Problem, word_of: object = None) -> Tensors:
         scales=scales,
         row_scales=row_scales,
         out=torch.full((m, n + problem.pad + GUARD), 7.0, dtype=problem.out_dtype),
-        group_ends=torch.tensor(problem.rows).cumsum(0) if groups > 1 else None,
+        group_ends=_group_ends(problem),
         expected=_reference(problem, x, weight, bias, factor, row_scales),
     )
     t.numbers = _numbers(problem, t)
     return t
+
+
+def _group_ends(problem: Problem) -> torch.Tensor | None:
+    if len(problem.rows) == 1:
+        return None
+    ends = torch.tensor(problem.rows).cumsum(0)
+    ends[-1] += problem.overshoot
+    return ends
 
 
 def _stored(weight: torch.Tensor, problem: Problem) -> torch.Tensor:

@@ -64,9 +64,7 @@ def test_offsets_beyond_two_gigabytes() -> None:
         cache.mark(block * (blocks - 1), block * blocks, True)
     pairs = torch.tensor([[blocks - 1, 0], [blocks - 1, blocks // 2]])
     numbers = [4, 2, blocks, 128, *(block // 128, 0, block) * 2]
-    report = library().launch(
-        "block_copy", [*caches, emulator.constant(pairs)], numbers, blocks=4
-    )
+    report = library().launch("block_copy", [*caches, emulator.constant(pairs)], numbers, blocks=4)
     assert report.ok, report.message
     for cache in caches:
         for target in (0, blocks // 2):

@@ -68,6 +68,7 @@ def test_values_on_a_whole_chip(form: str, cores: int) -> None:
     Problem("bf16", (0, 0, 7), 48, 33, nz=True),
     Problem("int8_static", (9, 20), 50, 40, bias=True, nz=True),
     Problem("int8_bf16", (3, 0, 18), 50, 40, bias=True, cores=3),
+    Problem("f16", (3, 30), 48, 40, overshoot=9),  # ends are clamped to the rows of x
 )
 def test_groups(problem: Problem) -> None:
     check_gemm(problem)
