@@ -81,10 +81,13 @@ def _input(data: torch.Tensor | None, real_columns: int | None = None) -> Tensor
 
 
 def run_gemm(
-    problem: Problem, schedule: Schedule = EAGER, mutants: dict[str, str] | None = None
+    problem: Problem,
+    schedule: Schedule = EAGER,
+    mutants: dict[str, str] | None = None,
+    tensors: Tensors | None = None,
 ) -> tuple[Report, Tensors]:
-    """One launch on fresh inputs; compares nothing."""
-    t = make(problem, fixpipe_word)
+    """One launch, on fresh inputs unless there are some; compares nothing."""
+    t = tensors or make(problem, fixpipe_word)
     plan = gemm_plan(gemm_memory(t), t.numbers)
     assert isinstance(plan, list), plan
     workspace = emulator.output((plan[6],), torch.int8, "workspace") if plan[6] else None
