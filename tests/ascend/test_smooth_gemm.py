@@ -250,3 +250,7 @@ def test_can_run_checks_strides() -> None:
 def test_a_weight_row_beyond_sixteen_bits_is_loaded_row_by_row() -> None:
     check_gemm(Problem("f16", (3,), 20, 64, pad=65535))
     check_gemm(Problem("int8_static", (3,), 20, 64, pad=65535))
+
+
+def test_an_nz_weight_of_more_rows_than_sixteen_bits_is_loaded_block_by_block() -> None:
+    check_gemm(Problem("f16", (2,), 66000, 40, nz=True, cores=4))
