@@ -54,12 +54,12 @@ struct TilePosition {
 
 // Serpentine order: bands of `count` tiles along one axis, walked along the other, every second
 // band backwards, so that neighbours in time share weights or activations in the L2 cache.
-XYSERVE_HOST_DEVICE constexpr TilePosition swizzle(int32_t index, int32_t m_tiles, int32_t n_tiles,
-                                                   int32_t direction, int32_t count) {
+XYSERVE_HOST_DEVICE TilePosition swizzle(int32_t index, int32_t m_tiles, int32_t n_tiles,
+                                         int32_t direction, int32_t count) {
   const int32_t across = direction == 0 ? m_tiles : n_tiles;
   const int32_t along = direction == 0 ? n_tiles : m_tiles;
   const int32_t band = index / (count * along);
-  const int32_t height = arch::min_of(count, across - band * count);
+  const int32_t height = XYSERVE_BOUNDED(count, across - band * count);
   const int32_t rest = index - band * count * along;
   const int32_t a = band * count + rest % height;
   const int32_t b = band % 2 == 0 ? rest / height : along - 1 - rest / height;
