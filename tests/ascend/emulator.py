@@ -27,6 +27,7 @@ import json
 import mmap
 import os
 import subprocess
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -40,14 +41,8 @@ EMULATION = ROOT / "csrc" / "ascendc" / "emulation"
 BUILD = ROOT / "build" / "ascend-emulation"
 INCLUDES = (EMULATION, ROOT / "csrc" / "ascendc", ROOT / "csrc" / "include")
 FLAGS = [
-    "-std=c++17",
-    "-fPIC",
-    "-g1",
-    "-march=native",
-    "-ffp-contract=fast",
-    "-fno-strict-aliasing",
-    "-Wall",
-    "-Wextra",
+    *("-std=c++17", "-fPIC", "-g1", "-march=native", "-ffp-contract=fast"),
+    *("-fno-strict-aliasing", "-Wall", "-Wextra"),
 ]
 CXX = os.environ.get("CXX", "g++")
 
@@ -121,23 +116,18 @@ class Tensor:
         self.constant = constant
         self.name = name
         self.bytes = data.numel() * data.element_size()
-        # One bit per byte, in words per 32 bytes; calloc keeps it sparse.
-        self.shadow = None if constant else np.zeros((self.bytes + 31) // 32, dtype=np.uint32)
-        if self.shadow is not None and written:
-            self.shadow[:] = 0xFFFFFFFF
+        # One bit per byte, in words per 32 bytes; calloc keeps it sparse. None: all written.
+        self.shadow = None if written else np.zeros((self.bytes + 31) // 32, dtype=np.uint32)
 
     def mark(self, start: int, stop: int, written: bool) -> None:
         """Declares bytes start..stop written or never written, before a launch."""
         if self.shadow is None:
-            raise ValueError("a constant tensor is written throughout")
-        bits = np.unpackbits(
-            self.shadow[start // 32 : (stop + 31) // 32].view(np.uint8), bitorder="little"
-        )
+            self.shadow = np.full((self.bytes + 31) // 32, 0xFFFFFFFF, dtype=np.uint32)
+        words = slice(start // 32, (stop + 31) // 32)
+        bits = np.unpackbits(self.shadow[words].view(np.uint8), bitorder="little")
         offset = start // 32 * 32
         bits[start - offset : stop - offset] = written
-        self.shadow[start // 32 : (stop + 31) // 32] = np.packbits(bits, bitorder="little").view(
-            np.uint32
-        )
+        self.shadow[words] = np.packbits(bits, bitorder="little").view(np.uint32)
 
     def written_bytes(self) -> np.ndarray:
         """Which bytes are written, as booleans: what a kernel stored, if none were before."""
@@ -170,15 +160,21 @@ def output(shape: Sequence[int], dtype: torch.dtype, name: str = "") -> Tensor:
     return Tensor(data, written=False, constant=False, name=name)
 
 
-def sparse(count: int, dtype: torch.dtype, *, written: bool, name: str = "") -> Tensor:
+def sparse(
+    count: int,
+    dtype: torch.dtype,
+    *,
+    written: bool = True,
+    constant: bool = False,
+    name: str = "",
+) -> Tensor:
     """`count` elements of zeros that take memory only where they are touched."""
     size = torch.empty((), dtype=dtype).element_size()
     no_reserve = 0x4000
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
     memory = mmap.mmap(-1, max(count * size, 1), flags=flags)
     data = torch.frombuffer(memory, dtype=torch.uint8)[: count * size].view(dtype)
-    result = Tensor(data, written=False, constant=written, name=name)
-    return result
+    return Tensor(data, written=written, constant=constant, name=name)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -305,9 +301,28 @@ def build(sources: Sequence[Path], includes: Sequence[Path] = ()) -> Library:
     return _build(tuple(sources), tuple(includes))
 
 
+KEEP_SECONDS = 7 * 24 * 3600
+
+
+def _prune() -> None:
+    """Removes what no build asked for in a week."""
+    for path in BUILD.iterdir():
+        if time.time() - path.stat().st_mtime > KEEP_SECONDS:
+            path.unlink(missing_ok=True)
+
+
+@cache
+def _machine() -> str:
+    """What -march=native stands for here: objects of another machine must not be taken."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
 @cache
 def _build(sources: tuple[Path, ...], includes: tuple[Path, ...]) -> Library:
     BUILD.mkdir(parents=True, exist_ok=True)
+    _prune()
     folders = [*INCLUDES, *includes]
     headers = hashlib.sha256()
     for folder in folders:
@@ -322,7 +337,9 @@ def _build(sources: tuple[Path, ...], includes: tuple[Path, ...]) -> Library:
         objects = list(pool.map(lambda job: _compile(*job, folders), jobs))
     digest = hashlib.sha256("\n".join(map(str, objects)).encode()).hexdigest()[:16]
     library = BUILD / f"{sources[0].stem}-{digest}.so"
-    if not library.exists():
+    if library.exists():
+        library.touch()
+    else:
         _run([CXX, "-shared", "-o", str(library), *map(str, objects)], library)
     return Library(library)
 
@@ -330,11 +347,13 @@ def _build(sources: tuple[Path, ...], includes: tuple[Path, ...]) -> Library:
 def _compile(source: Path, headers: str, level: str, folders: Sequence[Path]) -> Path:
     flags = [*FLAGS, level, *(f"-I{folder}" for folder in folders)]
     digest = hashlib.sha256()
-    for part in (CXX, *flags, headers):
+    for part in (CXX, _machine(), *flags, headers):
         digest.update(part.encode())
     digest.update(source.read_bytes())
     target = BUILD / f"{source.stem}-{digest.hexdigest()[:16]}.o"
-    if not target.exists():
+    if target.exists():
+        target.touch()
+    else:
         _run([CXX, *flags, "-c", str(source), "-o", str(target)], target)
     return target
 

@@ -1,4 +1,5 @@
-// A first kernel of each kind: a vector add through queues, and one matrix product.
+// A first kernel of each kind: a vector add through queues, and one matrix
+// product.
 #include "emulation.h"
 #include "kernel_operator.h"
 
@@ -36,8 +37,7 @@ __aicore__ void add_kernel(GM_ADDR x, GM_ADDR y, GM_ADDR z, int64_t per_core) {
 }
 
 // C[m][n] = A[m][k] * B[n][k]^T, one tile.
-__aicore__ void matmul_kernel(GM_ADDR x, GM_ADDR y, GM_ADDR z, uint16_t m, uint16_t n,
-                              uint16_t k) {
+__aicore__ void matmul_kernel(GM_ADDR x, GM_ADDR y, GM_ADDR z, uint16_t m, uint16_t n, uint16_t k) {
   GlobalTensor<half> a, b;
   GlobalTensor<float> c;
   a.SetGlobalBuffer((__gm__ half*)x);
@@ -54,8 +54,7 @@ __aicore__ void matmul_kernel(GM_ADDR x, GM_ADDR y, GM_ADDR z, uint16_t m, uint1
   SetFlag<HardEvent::MTE2_MTE1>(0);
   WaitFlag<HardEvent::MTE2_MTE1>(0);
   for (uint16_t i = 0; i < rows / 16; ++i) {
-    LoadData(a2[i * 16 * k], a1[i * 256],
-             LoadData2DParams(0, k / 16, rows / 16, 0, 0, false, 0));
+    LoadData(a2[i * 16 * k], a1[i * 256], LoadData2DParams(0, k / 16, rows / 16, 0, 0, false, 0));
   }
   LoadData(b2, b1, LoadData2DParams(0, n / 16 * (k / 16), 1, 0, 0, false, 0));
   SetFlag<HardEvent::MTE1_M>(0);
@@ -78,7 +77,6 @@ extern "C" const char* smoke_add(const emu::CLaunch* c, void* const* t, const in
 }
 
 extern "C" const char* smoke_matmul(const emu::CLaunch* c, void* const* t, const int64_t* n) {
-  return emu::run(c, [=] {
-    matmul_kernel((GM_ADDR)t[0], (GM_ADDR)t[1], (GM_ADDR)t[2], n[0], n[1], n[2]);
-  });
+  return emu::run(
+      c, [=] { matmul_kernel((GM_ADDR)t[0], (GM_ADDR)t[1], (GM_ADDR)t[2], n[0], n[1], n[2]); });
 }
