@@ -120,7 +120,8 @@ Form select_form(const Problem& problem, const Selection& selection) {
 int64_t workspace_bytes(const Problem& problem, Form form) {
   const int64_t slots = score_slot_bytes(form, problem.tile_rows, problem.max_keys) +
                         output_slot_bytes(form, problem.tile_rows, problem.head_dim);
-  return status_bytes(problem.num_cores) + problem.num_cores * kSlots * slots;
+  return status_bytes(problem.num_cores) +
+         problem.num_cores * (kSlots * slots + exchange_bytes(form));
 }
 
 int64_t partial_floats(const Problem& problem, int64_t num_partial_rows) {

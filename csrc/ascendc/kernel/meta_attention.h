@@ -3,15 +3,32 @@
 #pragma once
 
 #include "ascendc/kernel/meta_attention_cube.h"
-#include "ascendc/kernel/meta_attention_vector.h"
+#include "ascendc/kernel/meta_attention_decode.h"
 
 namespace xyserve::meta_attention {
 
-// Flags between a cube core and its two vector cores. One of each kind is enough: both sides walk
-// the same items, and at most two are on their way.
+// Flags between a cube core and its two vector cores; kResultReady is the vector cores' own. One of
+// each kind is enough: both sides walk the same items, and at most two are on their way.
 constexpr uint16_t kScoresReady = 0;
 constexpr uint16_t kProbsReady = 1;
 constexpr uint16_t kOutputReady = 2;
+static_assert(kResultReady > kOutputReady && kResultReady < arch::kNumCrossFlags, "flags");
+
+// What a core's cube and vector cores hand each other, in global memory.
+struct Slots {
+  uint64_t scores;
+  uint64_t outputs;
+  uint64_t exchange;
+  int64_t score_bytes;
+  int64_t output_bytes;
+
+  __aicore__ inline uint64_t Scores(const Item& item) const {
+    return scores + item.number % kSlots * score_bytes;
+  }
+  __aicore__ inline uint64_t Outputs(const Item& item) const {
+    return outputs + item.number % kSlots * output_bytes;
+  }
+};
 
 template <typename T, Form kForm>
 class MetaAttention {
@@ -39,26 +56,29 @@ class MetaAttention {
 
  private:
   __aicore__ inline void FindSlots() {
-    score_slot_bytes_ = score_slot_bytes(kForm, args_.max_rows, args_.max_keys);
-    output_slot_bytes_ = output_slot_bytes(kForm, args_.max_rows, args_.head_dim);
-    const uint64_t slots = args_.workspace + status_bytes(args_.num_cores);
-    score_slots_ = slots + core_ * kSlots * score_slot_bytes_;
-    output_slots_ =
-        slots + args_.num_cores * kSlots * score_slot_bytes_ + core_ * kSlots * output_slot_bytes_;
+    slots_.score_bytes = score_slot_bytes(kForm, args_.max_rows, args_.max_keys);
+    slots_.output_bytes = output_slot_bytes(kForm, args_.max_rows, args_.head_dim);
+    const uint64_t scores = args_.workspace + status_bytes(args_.num_cores);
+    const uint64_t outputs = scores + args_.num_cores * kSlots * slots_.score_bytes;
+    const uint64_t exchange = outputs + args_.num_cores * kSlots * slots_.output_bytes;
+    slots_.scores = scores + core_ * kSlots * slots_.score_bytes;
+    slots_.outputs = outputs + core_ * kSlots * slots_.output_bytes;
+    slots_.exchange = exchange + core_ * exchange_bytes(kForm);
   }
 
-  __aicore__ inline uint64_t OutputSlot(const Item& item) {
-    return output_slots_ + (item.number % kSlots) * output_slot_bytes_;
-  }
-
-  // Scores of the next item are computed while the vector cores work on the one before.
+  // ---- Cube core. Scores of the next item are computed while the vector cores work on the one
+  // before.
   __aicore__ inline int32_t RunCube() {
     Cube<T> cube;
-    cube.Init(&pipe_, args_, &table_, score_slots_, score_slot_bytes_);
+    cube.Init(&pipe_, args_, &table_, slots_.scores, slots_.score_bytes);
     Item item, before;
     bool pending = false;
     while (cursor_.Next(item)) {
       if (item.key1 <= item.key0) {
+        continue;
+      }
+      if constexpr (kForm == kTwoStage) {
+        CubeOutput(cube, item);
         continue;
       }
       cube.Scores(item);
@@ -80,15 +100,52 @@ class MetaAttention {
     AscendC::CrossCoreWaitFlag(kProbsReady);
     if constexpr (kForm == kThreeStage) {
       cube.FinalOutput(item);
+      return;
+    }
+    if constexpr (kForm == kFourStage) {
+      cube.ChunkOutput(item, slots_.Outputs(item));
+    }
+    if constexpr (kForm == kTwoStage) {
+      // Both vector cores' probabilities, each with its own values.
+      for (int32_t sub_block = 0; sub_block < arch::kAivPerAic; ++sub_block) {
+        const Item half = half_of(item, sub_block);
+        if (half.key1 > half.key0) {
+          cube.ChunkOutput(
+              half, slots_.Scores(item) + sub_block * kTwoStageProbBytes,
+              score_stride(half.key1 - half.key0),
+              slots_.Outputs(item) + sub_block * two_stage_output_bytes(args_.head_dim));
+        }
+      }
+    }
+    AscendC::CrossCoreSetFlag<2, PIPE_FIX>(kOutputReady);
+  }
+
+  // ---- Vector cores. Their first stage of the next item comes before the last one of the item
+  // before.
+  __aicore__ inline int32_t RunVector() {
+    if constexpr (kForm == kTwoStage) {
+      DecodeVector<T> vector;
+      vector.Init(&pipe_, args_, table_.causal(), slots_.scores, slots_.score_bytes);
+      vector.Open(&table_, slots_.exchange);
+      RunItems(vector);
+      RunMerges(vector);
+      vector.Close();
+      vector.Finish();
+      return vector.status() | cursor_.status();
     } else {
-      cube.ChunkOutput(item, OutputSlot(item));
-      AscendC::CrossCoreSetFlag<2, PIPE_FIX>(kOutputReady);
+      Vector<T, kForm> vector;
+      vector.Init(&pipe_, args_, table_.causal(), slots_.scores, slots_.score_bytes);
+      RunItems(vector);
+      if constexpr (kForm == kFourStage) {
+        RunMerges(vector);
+      }
+      vector.Finish();
+      return cursor_.status();
     }
   }
 
-  __aicore__ inline int32_t RunVector() {
-    Vector<T, kForm> vector;
-    vector.Init(&pipe_, args_, table_.causal(), score_slots_, score_slot_bytes_);
+  template <typename V>
+  __aicore__ inline void RunItems(V& vector) {
     Item item, before;
     bool pending = false;
     while (cursor_.Next(item)) {
@@ -96,36 +153,31 @@ class MetaAttention {
         vector.Empty(item.unit);
         continue;
       }
-      AscendC::CrossCoreWaitFlag(kScoresReady);
-      vector.Softmax(item);
+      if constexpr (kForm != kTwoStage) {
+        AscendC::CrossCoreWaitFlag(kScoresReady);
+      }
+      vector.Probabilities(item);
       AscendC::CrossCoreSetFlag<2, PIPE_MTE3>(kProbsReady);
       if constexpr (kForm != kThreeStage) {
         if (pending) {
-          VectorUpdate(vector, before);
+          AscendC::CrossCoreWaitFlag(kOutputReady);
+          vector.Update(before, slots_.Outputs(before));
         }
         before = item;
         pending = true;
       }
     }
-    if (pending) {
-      VectorUpdate(vector, before);
-    }
     if constexpr (kForm != kThreeStage) {
-      RunMerges(vector);
-    }
-    vector.Finish();
-    return cursor_.status();
-  }
-
-  __aicore__ inline void VectorUpdate(Vector<T, kForm>& vector, const Item& item) {
-    if constexpr (kForm != kThreeStage) {
-      AscendC::CrossCoreWaitFlag(kOutputReady);
-      vector.Update(item, OutputSlot(item));
+      if (pending) {
+        AscendC::CrossCoreWaitFlag(kOutputReady);
+        vector.Update(before, slots_.Outputs(before));
+      }
     }
   }
 
   // When all tasks of all cores are done.
-  __aicore__ inline void RunMerges(Vector<T, kForm>& vector) {
+  template <typename V>
+  __aicore__ inline void RunMerges(V& vector) {
     if (!table_.HasMerges()) {
       return;
     }
@@ -161,8 +213,7 @@ class MetaAttention {
   Args args_;
   Table table_;
   Cursor cursor_;
-  uint64_t score_slots_, output_slots_;
-  int64_t score_slot_bytes_, output_slot_bytes_;
+  Slots slots_;
   int32_t core_;
 };
 

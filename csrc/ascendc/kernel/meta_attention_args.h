@@ -83,7 +83,15 @@ struct Args {
 };
 static_assert(sizeof(Args) % 8 == 0, "plain data");
 
-// ---- Workspace layout: status lines | per core: score slots | per core: output slots
+// ---- Two stages: both vector cores of a core take half of an item's keys each, all query heads
+constexpr int32_t kTwoStageMaxKeys = chunk_pages(16) / arch::kAivPerAic * kPage;
+constexpr int32_t kTwoStageProbBytes = kTwoStageMaxGroup * kTwoStageMaxKeys * 2;
+// Results that a vector core leaves for its sibling: of two units, from both of them.
+constexpr int32_t kExchangeBytes =
+    kSlots * arch::kAivPerAic * kTwoStageMaxGroup * (kMaxHeadDim + kPartialTail) * 4;
+static_assert(kExchangeBytes % kWorkspaceAlign == 0, "slots begin on whole lines");
+
+// ---- Workspace layout: status lines | per core: score slots | output slots | exchange
 XYSERVE_HOST_DEVICE constexpr int64_t status_bytes(int32_t num_cores) {
   return arch::round_up<int64_t>(int64_t{num_cores} * kStatusLines * arch::kCacheLine,
                                  kWorkspaceAlign);
@@ -91,12 +99,21 @@ XYSERVE_HOST_DEVICE constexpr int64_t status_bytes(int32_t num_cores) {
 XYSERVE_HOST_DEVICE constexpr int64_t score_slot_bytes(Form form, int32_t max_rows,
                                                        int32_t max_keys) {
   // Scores begin on a multiple of 16 keys at or before the first one that counts.
-  return form == kThreeStage ? int64_t{max_rows} * arch::round_up(max_keys + 15, kScoreAlign) * 4
-                             : int64_t{kMaxChunkScores} * 4;
+  return form == kThreeStage  ? int64_t{max_rows} * arch::round_up(max_keys + 15, kScoreAlign) * 4
+         : form == kFourStage ? int64_t{kMaxChunkScores} * 4
+                              : int64_t{arch::kAivPerAic} * kTwoStageProbBytes;
+}
+XYSERVE_HOST_DEVICE constexpr int64_t two_stage_output_bytes(int32_t head_dim) {
+  return int64_t{kTwoStageMaxGroup} * head_dim * 4;
 }
 XYSERVE_HOST_DEVICE constexpr int64_t output_slot_bytes(Form form, int32_t max_rows,
                                                         int32_t head_dim) {
-  return form == kThreeStage ? 0 : int64_t{max_rows} * head_dim * 4;
+  return form == kThreeStage  ? 0
+         : form == kFourStage ? int64_t{max_rows} * head_dim * 4
+                              : arch::kAivPerAic * two_stage_output_bytes(head_dim);
+}
+XYSERVE_HOST_DEVICE constexpr int64_t exchange_bytes(Form form) {
+  return form == kTwoStage ? kExchangeBytes : 0;
 }
 
 }  // namespace xyserve::meta_attention

@@ -100,9 +100,9 @@ class Cube {
     }
   }
 
-  // O = P V of an item. to: where it goes, at the unit's first row.
+  // O = P V of an item, final.
   __aicore__ inline void FinalOutput(const Item& item) {
-    Output(item);
+    Output(item, ScoreSlot(item), ProbStride(item));
     for (int32_t part = 0; part < num_parts_; ++part) {
       const int32_t slot = TakeOutput(part);
       StoreFinal(item.unit, part, slot);
@@ -111,9 +111,15 @@ class Cube {
     l0c_count_ += num_parts_;
   }
 
-  // The same as fp32 [rows, head_dim] at an address of the workspace.
+  // The same of some keys as fp32 [rows, head_dim] at an address of the workspace.
   __aicore__ inline void ChunkOutput(const Item& item, uint64_t to) {
-    Output(item);
+    ChunkOutput(item, ScoreSlot(item), ProbStride(item), to);
+  }
+
+  // probs: address of P, whose rows are prob_stride elements apart.
+  __aicore__ inline void ChunkOutput(const Item& item, uint64_t probs, int32_t prob_stride,
+                                     uint64_t to) {
+    Output(item, probs, prob_stride);
     const int32_t rows = item.unit.rows;
     AscendC::GlobalTensor<float> out;
     out.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(to));
@@ -152,8 +158,12 @@ class Cube {
   __aicore__ inline uint64_t ScoreSlot(const Item& item) {
     return score_slots_ + (item.number % kSlots) * score_slot_bytes_;
   }
+  // Probabilities lie in the place of the scores: their rows are as many bytes apart.
+  __aicore__ inline int32_t ProbStride(const Item& item) {
+    return ScoreStride(item) * static_cast<int32_t>(sizeof(float) / sizeof(T));
+  }
   __aicore__ inline int32_t ScoreStride(const Item& item) {
-    return arch::round_up(item.key1 - item.key0, kScoreAlign);
+    return score_stride(item.key1 - item.key0);
   }
 
   __aicore__ inline void LoadQuery(const Unit& unit, int32_t slot, int32_t padded) {
@@ -229,13 +239,13 @@ class Cube {
   }
 
   // P V into the next L0C slots, one per part of the head.
-  __aicore__ inline void Output(const Item& item) {
+  __aicore__ inline void Output(const Item& item, uint64_t probs, int32_t prob_stride) {
     for (int32_t part = 0; part < num_parts_; ++part) {
       AscendC::WaitFlag<AscendC::HardEvent::FIX_M>((l0c_count_ + part) % CubeLayout::kL0cSlots);
     }
     for (int32_t key = item.key0; key < item.key1;) {
       const int32_t stop = arch::min_of((key / kPage + 1) * kPage, item.key1);
-      OutputPage(item, key, stop - key);
+      OutputPage(item, probs, prob_stride, key, stop - key);
       key = stop;
     }
     for (int32_t part = 0; part < num_parts_; ++part) {
@@ -243,16 +253,17 @@ class Cube {
     }
   }
 
-  __aicore__ inline void OutputPage(const Item& item, int32_t key, int32_t count) {
+  __aicore__ inline void OutputPage(const Item& item, uint64_t prob_rows, int32_t prob_stride,
+                                    int32_t key, int32_t count) {
     const int32_t rows = item.unit.rows, padded = arch::round_up(rows, 16);
     const int32_t keys = arch::round_up(count, 16);
     const int32_t slot = page_count_++ % CubeLayout::kPageSlots;
     const int32_t event = CubeLayout::kPageEvent + slot;
     AscendC::WaitFlag<AscendC::HardEvent::MTE1_MTE2>(event);
     LoadPage(item.unit, args_.value_cache, args_.value_block_stride, slot, key, count);
-    AscendC::GlobalTensor<T> probs;  // in the place of the scores: rows are as many bytes apart
-    probs.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(ScoreSlot(item)));
-    tile::load_rows(Probs(slot), probs[key - item.key0], rows, keys, 2 * ScoreStride(item), padded);
+    AscendC::GlobalTensor<T> probs;
+    probs.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(prob_rows));
+    tile::load_rows(Probs(slot), probs[key - item.key0], rows, keys, prob_stride, padded);
     tile::zero_rows(Probs(slot), rows, keys, padded);
     AscendC::SetFlag<AscendC::HardEvent::MTE2_MTE1>(event);
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_MTE1>(event);

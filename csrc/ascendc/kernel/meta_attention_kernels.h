@@ -15,4 +15,6 @@ XYSERVE_META_ATTENTION(three_stage_f16, half, kThreeStage)
 XYSERVE_META_ATTENTION(three_stage_bf16, bfloat16_t, kThreeStage)
 XYSERVE_META_ATTENTION(four_stage_f16, half, kFourStage)
 XYSERVE_META_ATTENTION(four_stage_bf16, bfloat16_t, kFourStage)
+XYSERVE_META_ATTENTION(two_stage_f16, half, kTwoStage)
+XYSERVE_META_ATTENTION(two_stage_bf16, bfloat16_t, kTwoStage)
 #undef XYSERVE_META_ATTENTION

@@ -6,33 +6,75 @@
 
 namespace xyserve::meta_attention {
 
-// Bytes in UB. The out slot serves the reductions as scratch before it takes the probabilities.
-template <Form kForm>
-struct VectorLayout {
-  static constexpr int32_t kSet = kForm == kThreeStage ? kScoreSet : kChunkSet;
-  static constexpr int32_t kInSlots = 2;
-  static constexpr int32_t kOutSlots = 2;
-  static constexpr int32_t kInBytes = kSet * 4;
-  static constexpr int32_t kOutBytes = kSet * 2;
-  static constexpr int32_t kAccBytes = kForm == kThreeStage ? 0 : kHalfRows * kMaxHeadDim * 4;
-  // Eight floats per row: maximum and sum of two units, the factors of two items.
-  static constexpr int32_t kStateBytes = kHalfRows * kPerBlock * 4;
-  static constexpr int32_t kStates = kForm == kThreeStage ? 0 : 6;
-  // Of a set: four of eight floats per row, and a value per row.
+// Bytes in UB, from the start: in slots, out slots, accumulator, state, what is kept of a set, and
+// in the two-stage form the keys. An out slot serves reductions as scratch before it takes results.
+struct RowsLayout {
+  static constexpr int32_t kSlots = 2;
+  // Of a set: four times eight floats per row, and a value per row.
   static constexpr int32_t kSmallBytes = kMaxSetRows * kPerBlock * 4;
   static constexpr int32_t kSmalls = 4;
   static constexpr int32_t kValueBytes = kMaxSetRows * 4;
-
-  static constexpr int32_t kOut = kInSlots * kInBytes;
-  static constexpr int32_t kAcc = kOut + kOutSlots * kOutBytes;
-  static constexpr int32_t kState = kAcc + kAccBytes;
-  static constexpr int32_t kSmall = kState + kStates * kStateBytes;
-  static constexpr int32_t kValue = kSmall + kSmalls * kSmallBytes;
-  static constexpr int32_t kTotal = kValue + kValueBytes;
+  static constexpr int32_t kSetBytes = kSmalls * kSmallBytes + kValueBytes;
+  // Eight floats per row: maximum and sum of two units, the factors of two items.
+  static constexpr int32_t kStates = 6;
 };
-static_assert(VectorLayout<kThreeStage>::kTotal <= arch::kUbUsable, "UB");
-static_assert(VectorLayout<kFourStage>::kTotal <= arch::kUbUsable, "UB");
-static_assert(VectorLayout<kFourStage>::kOutBytes >= 4 * kReduceScratch, "scratch");
+
+template <Form kForm>
+struct VectorLayout;
+
+template <>
+struct VectorLayout<kThreeStage> : RowsLayout {
+  static constexpr int32_t kSet = kScoreSet;
+  static constexpr int32_t kInBytes = kSet * 4;
+  static constexpr int32_t kOutBytes = kSet * 2;
+  static constexpr int32_t kAccBytes = 0;
+  static constexpr int32_t kStateBytes = 0;
+  static constexpr int32_t kKeyBytes = 0;
+};
+
+template <>
+struct VectorLayout<kFourStage> : RowsLayout {
+  static constexpr int32_t kSet = kChunkSet;
+  static constexpr int32_t kInBytes = kSet * 4;
+  static constexpr int32_t kOutBytes = kSet * 2;
+  static constexpr int32_t kAccBytes = kHalfRows * kMaxHeadDim * 4;
+  static constexpr int32_t kStateBytes = kHalfRows * kPerBlock * 4;
+  static constexpr int32_t kKeyBytes = 0;
+};
+
+template <>
+struct VectorLayout<kTwoStage> : RowsLayout {
+  static constexpr int32_t kSet = kTwoStageMaxGroup * kTwoStageMaxKeys;
+  static constexpr int32_t kInBytes = kChunkSet * 4;
+  static constexpr int32_t kOutBytes = kMaxSetRows * kMaxHeadDim * 2;
+  static constexpr int32_t kAccBytes = kTwoStageMaxGroup * kMaxHeadDim * 4;
+  static constexpr int32_t kStateBytes = kTwoStageMaxGroup * kPerBlock * 4;
+  // Keys of one step in fp32, their products with a query, 64 per key; scores; the queries.
+  static constexpr int32_t kWideBytes = kChunkSet * 4;
+  static constexpr int32_t kStepKeys = 64;
+  static constexpr int32_t kProductBytes = kStepKeys * kLanes * 4;
+  static constexpr int32_t kScoreBytes = kSet * 4;
+  static constexpr int32_t kQueryBytes = kTwoStageMaxGroup * kMaxHeadDim * 4;
+  static constexpr int32_t kKeyBytes =
+      kWideBytes + kProductBytes + kScoreBytes + kQueryBytes + kQueryBytes / 2;
+};
+
+template <Form kForm>
+struct VectorPlaces : VectorLayout<kForm> {
+  using Layout = VectorLayout<kForm>;
+  static constexpr int32_t kOut = Layout::kSlots * Layout::kInBytes;
+  static constexpr int32_t kAcc = kOut + Layout::kSlots * Layout::kOutBytes;
+  static constexpr int32_t kState = kAcc + Layout::kAccBytes;
+  static constexpr int32_t kSmall = kState + Layout::kStates * Layout::kStateBytes;
+  static constexpr int32_t kValue = kSmall + Layout::kSmalls * Layout::kSmallBytes;
+  static constexpr int32_t kKeys = kValue + Layout::kValueBytes;
+  static constexpr int32_t kTotal = kKeys + Layout::kKeyBytes;
+  static_assert(kTotal <= arch::kUbUsable, "UB");
+  static_assert(Layout::kOutBytes >= 4 * kReduceScratch, "scratch");
+};
+static_assert(VectorPlaces<kThreeStage>::kTotal > 0, "UB");
+static_assert(VectorPlaces<kFourStage>::kTotal > 0, "UB");
+static_assert(VectorPlaces<kTwoStage>::kTotal > 0, "UB");
 static_assert(kMaxSetRows * kMaxHeadDim <= kChunkSet, "a set of output rows");
 
 // The scores of a set: rows of `width` floats, of which `columns` are keys from `key0` on.

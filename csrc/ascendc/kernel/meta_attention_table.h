@@ -42,6 +42,22 @@ struct Item {
   bool last;
 };
 
+__aicore__ inline int32_t score_stride(int32_t columns) {
+  return arch::round_up(columns, kScoreAlign);
+}
+
+// The keys of an item that one of the two vector cores takes in the two-stage form: whole pages,
+// the first half to the first one.
+__aicore__ inline Item half_of(const Item& item, int32_t sub_block) {
+  const int32_t first = item.key0 / kPage;
+  const int32_t pages = arch::ceil_div(item.key1, kPage) - first;
+  const int32_t middle = arch::min_of((first + (pages + 1) / 2) * kPage, item.key1);
+  Item half = item;
+  half.key0 = sub_block == 0 ? item.key0 : middle;
+  half.key1 = sub_block == 0 ? middle : item.key1;
+  return half;
+}
+
 struct Words8 {
   int32_t word[8];
 };

@@ -7,7 +7,8 @@ namespace xyserve::meta_attention {
 
 template <typename T, Form kForm>
 class Vector {
-  using Layout = VectorLayout<kForm>;
+ protected:
+  using Layout = VectorPlaces<kForm>;
   static constexpr int32_t kStoreEvent = 2;  // small results on their way out
   static constexpr int32_t kAccEvent = 3;    // accumulator on its way out
   static constexpr int32_t kElementsPerBlock = arch::kC0<T>;
@@ -22,10 +23,10 @@ class Vector {
     factor_ = capped_ ? 1.0f : args.scale;  // of scores in the exponent
     mask_.Init(args, causal);
     pipe->InitBuffer(ub_, Layout::kTotal);
-    for (int32_t i = 0; i < Layout::kInSlots; ++i) {
+    for (int32_t i = 0; i < Layout::kSlots; ++i) {
       AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(i);
     }
-    for (int32_t i = 0; i < Layout::kOutSlots; ++i) {
+    for (int32_t i = 0; i < Layout::kSlots; ++i) {
       AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(i);
     }
     AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kStoreEvent);
@@ -36,43 +37,40 @@ class Vector {
   }
 
   __aicore__ inline void Finish() {
-    for (int32_t i = 0; i < Layout::kInSlots; ++i) {
+    for (int32_t i = 0; i < Layout::kSlots; ++i) {
       AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(i);
     }
-    for (int32_t i = 0; i < Layout::kOutSlots; ++i) {
+    for (int32_t i = 0; i < Layout::kSlots; ++i) {
       AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(i);
     }
     AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kStoreEvent);
     AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kAccEvent);
   }
 
-  // This core's rows of a unit: [row_begin, row_end).
+  // This core's rows of a unit: [RowBegin, RowEnd). In two stages the cores share keys, not rows.
   __aicore__ inline static int32_t RowBegin(const Unit& unit) {
-    return AscendC::GetSubBlockIdx() == 0 ? 0 : (unit.rows + 1) / 2;
+    return kForm == kTwoStage || AscendC::GetSubBlockIdx() == 0 ? 0 : (unit.rows + 1) / 2;
   }
   __aicore__ inline static int32_t RowEnd(const Unit& unit) {
-    return AscendC::GetSubBlockIdx() == 0 ? (unit.rows + 1) / 2 : unit.rows;
+    return kForm == kTwoStage || AscendC::GetSubBlockIdx() != 0 ? unit.rows : (unit.rows + 1) / 2;
   }
 
   // Probabilities of an item in place of its scores. Three stages: of whole rows, normalised. Else
   // relative to the maximum so far, with the unit's state brought up to date.
-  __aicore__ inline void Softmax(const Item& item) {
+  __aicore__ inline void Probabilities(const Item& item) {
     const Unit& unit = item.unit;
-    ScoreSet set;
-    set.columns = item.key1 - item.key0;
-    set.width = arch::round_up(set.columns, kLanes);
-    set.key0 = item.key0;
+    ScoreSet set = SetOf(item);
     const int32_t most = arch::min_of(kMaxSetRows, Layout::kSet / set.width);
     const int32_t begin = RowBegin(unit), end = RowEnd(unit);
     for (set.row = begin; set.row < end; set.row += set.rows) {
       set.rows = arch::min_of(most, end - set.row);
-      const int32_t in = in_count_++ % Layout::kInSlots;
-      const int32_t out = out_count_++ % Layout::kOutSlots;
+      const int32_t in = in_count_++ % Layout::kSlots;
+      const int32_t out = out_count_++ % Layout::kSlots;
       LoadScores(item, set, in);
       AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(out);
-      SoftmaxSet(item, set, in, out, set.row - begin);
+      SoftmaxSet(item, set, In(in), out, set.row - begin);
       AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(in);
-      StoreProbabilities(item, set, out);
+      StoreProbabilities(set, out, ScoreSlot(item), 2 * score_stride(set.columns));
     }
   }
 
@@ -83,16 +81,14 @@ class Vector {
     const int32_t most = arch::min_of(kMaxSetRows, Layout::kOutBytes / 4 / dim);
     for (int32_t row = begin; row < end; row += most) {
       const int32_t rows = arch::min_of(most, end - row);
-      const int32_t out = out_count_++ % Layout::kOutSlots;
+      const int32_t out = out_count_++ % Layout::kSlots;
       AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(out);
       AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kStoreEvent);
-      AscendC::Duplicate(Scratch(out), 0.0f, rows * dim);
-      AscendC::Duplicate(Small(kLse).template ReinterpretCast<int32_t>(),
-                         static_cast<int32_t>(0xff800000), rows * kPerBlock);
+      EmptyRows(Scratch(out), rows);
       AscendC::SetFlag<AscendC::HardEvent::V_MTE3>(out);
       AscendC::WaitFlag<AscendC::HardEvent::V_MTE3>(out);
       if (unit.partial >= 0) {
-        StorePartial(unit, row, rows, Scratch(out));
+        StorePartial(args_.partials, unit.partial, unit, row, rows, Scratch(out));
       } else {
         StoreRows(unit, row, rows, Out(out));
         StoreLse(unit, row, rows);
@@ -102,34 +98,18 @@ class Vector {
     }
   }
 
-  // The fourth stage: the unit's output so far, rescaled, plus an item's. from: its slot.
+  // The last stage: the unit's output so far, rescaled, plus an item's. from: its slot.
   __aicore__ inline void Update(const Item& item, uint64_t from) {
     const Unit& unit = item.unit;
-    const int32_t dim = args_.head_dim, begin = RowBegin(unit), end = RowEnd(unit);
-    AscendC::GlobalTensor<float> chunk;
-    chunk.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(from));
+    const int32_t begin = RowBegin(unit), end = RowEnd(unit);
     if (item.first) {
       AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kAccEvent);
     }
     for (int32_t row = begin; row < end; row += kMaxSetRows) {
-      const int32_t rows = arch::min_of(kMaxSetRows, end - row), local = row - begin;
-      const int32_t in = in_count_++ % Layout::kInSlots;
-      AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(in);
-      AscendC::DataCopy(In(in), chunk[int64_t{row} * dim], rows * dim);
-      AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(in);
-      AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(in);
-      const Floats sum = Accumulator()[local * dim];
-      if (item.first) {
-        AscendC::DataCopy(sum, In(in), rows * dim);
-      } else {
-        row_scalar(RowOp::kMul, sum, dim, sum, dim, Factors(item, local), rows, dim);
-        vector_barrier();
-        AscendC::Add(sum, sum, In(in), rows * dim);
-      }
-      vector_barrier();
-      AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(in);
+      const int32_t rows = arch::min_of(kMaxSetRows, end - row);
+      AddOutput(item, from, row, rows, row - begin);
       if (item.last) {
-        FinishRows(item, row, rows, local);
+        FinishRows(item, row, rows, row - begin);
       }
     }
     if (item.last) {
@@ -137,19 +117,23 @@ class Vector {
     }
   }
 
-  // Combines the splits of a tile in the order of the splits, whoever computed them.
+  // Combines the splits of a tile.
   __aicore__ inline void Combine(const Merge& merge, int32_t token) {
     const int32_t rows = merge.num_queries * merge.num_heads * args_.group_size;
+    const Parts parts{args_.partials, merge.first_partial, rows, merge.num_splits};
     const int32_t half_rows = (rows + 1) / 2;
     const int32_t begin = AscendC::GetSubBlockIdx() == 0 ? 0 : half_rows;
     const int32_t end = AscendC::GetSubBlockIdx() == 0 ? half_rows : rows;
     const int32_t most = arch::min_of(kMaxSetRows, kChunkSet / (args_.head_dim + kPerBlock));
     for (int32_t row = begin; row < end; row += most) {
-      CombineRows(merge, token, row, arch::min_of(most, end - row));
+      const int32_t count = arch::min_of(most, end - row);
+      CombineRows(parts, row, count);
+      StoreCombined(merge, token, row, count);
+      AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kStoreEvent);
     }
   }
 
- private:
+ protected:
   enum SmallRow { kTop = 0, kSum = 1, kLse = 2, kTemp = 3 };
 
   __aicore__ inline Floats At(int32_t byte) { return ub_.template Get<float>()[byte / 4]; }
@@ -178,35 +162,37 @@ class Vector {
   }
   __aicore__ inline Floats Values() { return At(Layout::kValue); }
 
-  __aicore__ inline AscendC::GlobalTensor<float> Scores(const Item& item) {
-    AscendC::GlobalTensor<float> scores;
-    scores.SetGlobalBuffer(
-        reinterpret_cast<__gm__ float*>(score_slots_ + (item.number % kSlots) * score_slot_bytes_));
-    return scores;
+  __aicore__ inline uint64_t ScoreSlot(const Item& item) {
+    return score_slots_ + (item.number % kSlots) * score_slot_bytes_;
   }
-  __aicore__ inline static int32_t ScoreStride(const Item& item) {
-    return arch::round_up(item.key1 - item.key0, kScoreAlign);
+  __aicore__ inline static ScoreSet SetOf(const Item& item) {
+    const int32_t columns = item.key1 - item.key0;
+    return {0, 0, columns, arch::round_up(columns, kLanes), item.key0};
   }
 
   // Whole blocks of 16 columns, as the cube wrote them.
   __aicore__ inline void LoadScores(const Item& item, const ScoreSet& set, int32_t in) {
-    const int32_t stride = ScoreStride(item), columns = arch::round_up(set.columns, 16);
+    const int32_t stride = score_stride(set.columns), columns = arch::round_up(set.columns, 16);
+    AscendC::GlobalTensor<float> from;
+    from.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(ScoreSlot(item)));
     AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(in);
     AscendC::DataCopy(
-        In(in), Scores(item)[int64_t{set.row} * stride],
+        In(in), from[int64_t{set.row} * stride],
         AscendC::DataCopyParams(set.rows, columns / kPerBlock, (stride - columns) / kPerBlock,
                                 (set.width - columns) / kPerBlock));
     AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(in);
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(in);
   }
 
-  __aicore__ inline void StoreProbabilities(const Item& item, const ScoreSet& set, int32_t out) {
-    const int32_t stride = 2 * ScoreStride(item), columns = arch::round_up(set.columns, 16);
+  // rows: address of the tile's probabilities, `stride` elements apart. Zeros fill up the last 16
+  // columns, which the cube multiplies.
+  __aicore__ inline void StoreProbabilities(const ScoreSet& set, int32_t out, uint64_t rows,
+                                            int32_t stride) {
+    const int32_t columns = arch::round_up(set.columns, 16);
     AscendC::SetFlag<AscendC::HardEvent::V_MTE3>(out);
     AscendC::WaitFlag<AscendC::HardEvent::V_MTE3>(out);
     AscendC::GlobalTensor<T> to;
-    to.SetGlobalBuffer(
-        reinterpret_cast<__gm__ T*>(score_slots_ + (item.number % kSlots) * score_slot_bytes_));
+    to.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(rows));
     AscendC::DataCopy(to[int64_t{set.row} * stride], Out(out),
                       AscendC::DataCopyParams(set.rows, columns / kElementsPerBlock,
                                               (set.width - columns) / kElementsPerBlock,
@@ -214,9 +200,8 @@ class Vector {
     AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(out);
   }
 
-  __aicore__ inline void SoftmaxSet(const Item& item, const ScoreSet& set, int32_t in, int32_t out,
-                                    int32_t local) {
-    const Floats scores = In(in);
+  __aicore__ inline void SoftmaxSet(const Item& item, const ScoreSet& set, Floats scores,
+                                    int32_t out, int32_t local) {
     const int32_t count = set.rows * set.width;
     if (capped_) {
       PadColumns(set, scores);
@@ -261,6 +246,36 @@ class Vector {
       }
       vector_barrier();
     }
+  }
+
+  // Zeros, of either element size, and -inf into kLse.
+  __aicore__ inline void EmptyRows(Floats values, int32_t rows) {
+    AscendC::Duplicate(values, 0.0f, rows * args_.head_dim);
+    AscendC::Duplicate(Small(kLse).template ReinterpretCast<int32_t>(),
+                       static_cast<int32_t>(0xff800000), rows * kPerBlock);
+    vector_barrier();
+  }
+
+  // from: fp32 rows of the tile's output; `local`: place of the first one in the accumulator.
+  __aicore__ inline void AddOutput(const Item& item, uint64_t from, int32_t row, int32_t rows,
+                                   int32_t local) {
+    const int32_t dim = args_.head_dim, in = in_count_++ % Layout::kSlots;
+    AscendC::GlobalTensor<float> chunk;
+    chunk.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(from));
+    AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(in);
+    AscendC::DataCopy(In(in), chunk[int64_t{row} * dim], rows * dim);
+    AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(in);
+    AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(in);
+    const Floats sum = Accumulator()[local * dim];
+    if (item.first) {
+      AscendC::DataCopy(sum, In(in), rows * dim);
+    } else {
+      row_scalar(RowOp::kMul, sum, dim, sum, dim, Factors(item, local), rows, dim);
+      vector_barrier();
+      AscendC::Add(sum, sum, In(in), rows * dim);
+    }
+    vector_barrier();
+    AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(in);
   }
 
   // The maximum so far into kTop and into the state; what is there already loses a factor.
@@ -318,8 +333,9 @@ class Vector {
     vector_barrier();
   }
 
-  // The last item of a unit has been added.
-  __aicore__ inline void FinishRows(const Item& item, int32_t row, int32_t rows, int32_t local) {
+  // The last item of a unit has been added: normalised values stay in the accumulator, the LSE in
+  // kLse. kStoreEvent is taken.
+  __aicore__ inline void CloseRows(const Item& item, int32_t rows, int32_t local) {
     const int32_t dim = args_.head_dim;
     const Floats sum = Sum(item, local), values = Accumulator()[local * dim];
     AscendC::Maxs(sum, sum, kTiniest, rows * kPerBlock);
@@ -329,18 +345,27 @@ class Vector {
     vector_barrier();
     AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kStoreEvent);
     log_sum_exp(Small(kLse), Maximum(item, local), sum, Small(kTemp), factor_, rows);
-    if (item.unit.partial >= 0) {
-      AscendC::SetFlag<AscendC::HardEvent::V_MTE3>(kStoreEvent);
-      AscendC::WaitFlag<AscendC::HardEvent::V_MTE3>(kStoreEvent);
-      StorePartial(item.unit, row, rows, values);
-    } else {
-      StoreFinal(item.unit, row, rows, values);
-    }
+  }
+
+  __aicore__ inline void FinishRows(const Item& item, int32_t row, int32_t rows, int32_t local) {
+    CloseRows(item, rows, local);
+    StoreResult(item.unit, row, rows, Accumulator()[local * args_.head_dim]);
     AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kStoreEvent);
   }
 
+  // Rows of a unit with their LSE, to where the table says.
+  __aicore__ inline void StoreResult(const Unit& unit, int32_t row, int32_t rows, Floats values) {
+    if (unit.partial < 0) {
+      StoreFinal(unit, row, rows, values);
+      return;
+    }
+    AscendC::SetFlag<AscendC::HardEvent::V_MTE3>(kStoreEvent);
+    AscendC::WaitFlag<AscendC::HardEvent::V_MTE3>(kStoreEvent);
+    StorePartial(args_.partials, unit.partial, unit, row, rows, values);
+  }
+
   __aicore__ inline void StoreFinal(const Unit& unit, int32_t row, int32_t rows, Floats values) {
-    const int32_t out = out_count_++ % Layout::kOutSlots;
+    const int32_t out = out_count_++ % Layout::kSlots;
     AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(out);
     AscendC::Cast(Out(out), values, AscendC::RoundMode::CAST_RINT, rows * args_.head_dim);
     AscendC::SetFlag<AscendC::HardEvent::V_MTE3>(out);
@@ -402,14 +427,15 @@ class Vector {
 
   // A partial row: head_dim values, eight times the LSE, eight floats of nothing. Rows are ordered
   // by query, then head, as the table says.
-  __aicore__ inline void StorePartial(const Unit& unit, int32_t row, int32_t rows, Floats values) {
+  __aicore__ inline void StorePartial(uint64_t partials, int32_t first, const Unit& unit,
+                                      int32_t row, int32_t rows, Floats values) {
     const int32_t dim = args_.head_dim, length = dim + kPartialTail;
     const int32_t apart = unit.num_queries == 1 ? length : length * args_.group_size;
     AscendC::GlobalTensor<float> to;
-    to.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(args_.partials));
+    to.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(partials));
     for (int32_t done = 0; done < rows;) {
       const Run run = RunAt(unit, row + done, rows - done);
-      const int64_t at = (int64_t{unit.partial} + run.query * args_.group_size + run.head) * length;
+      const int64_t at = (int64_t{first} + run.query * args_.group_size + run.head) * length;
       AscendC::DataCopy(
           to[at], values[done * dim],
           AscendC::DataCopyParams(run.rows, dim / kPerBlock, 0, (apart - dim) / kPerBlock));
@@ -419,14 +445,21 @@ class Vector {
     }
   }
 
-  // Rows of one split with their LSE behind them, `head_dim + 8` floats each.
-  __aicore__ inline void LoadPartial(const Merge& merge, int32_t split, int32_t row, int32_t rows,
-                                     int32_t first_float, int32_t floats, int32_t in) {
+  // Results of equally many rows each that belong to the same rows of a tile.
+  struct Parts {
+    uint64_t rows;  // address of partial rows
+    int64_t first;
+    int32_t rows_per_part;
+    int32_t count;
+  };
+
+  // `floats` of each of some rows of a part, from `first_float` on.
+  __aicore__ inline void LoadPart(const Parts& parts, int32_t part, int32_t row, int32_t rows,
+                                  int32_t first_float, int32_t floats, int32_t in) {
     const int32_t length = args_.head_dim + kPartialTail;
-    const int32_t per_split = merge.num_queries * merge.num_heads * args_.group_size;
-    const int64_t at = (int64_t{merge.first_partial} + int64_t{split} * per_split + row) * length;
+    const int64_t at = (parts.first + int64_t{part} * parts.rows_per_part + row) * length;
     AscendC::GlobalTensor<float> from;
-    from.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(args_.partials));
+    from.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(parts.rows));
     AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(in);
     AscendC::DataCopy(
         In(in), from[at + first_float],
@@ -435,35 +468,42 @@ class Vector {
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(in);
   }
 
-  __aicore__ inline void CombineRows(const Merge& merge, int32_t token, int32_t row, int32_t rows) {
+  // Where combined rows are added up: the accumulator, or what the last keys left.
+  __aicore__ inline Floats Combined() {
+    return At(kForm == kTwoStage ? Layout::kKeys : Layout::kAcc);
+  }
+
+  // Combines rows of all parts in the order of the parts, whoever computed them; the LSE goes to
+  // kLse. kStoreEvent is taken.
+  __aicore__ inline void CombineRows(const Parts& parts, int32_t row, int32_t rows) {
     const int32_t dim = args_.head_dim, length = dim + kPerBlock, count = rows * kPerBlock;
-    const Floats top = Small(kTop), sum = Small(kSum), weight = Small(kTemp), acc = Accumulator();
+    const Floats top = Small(kTop), sum = Small(kSum), weight = Small(kTemp), total = Combined();
     AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kStoreEvent);
     AscendC::Duplicate(top, kLowest, count);
     vector_barrier();
-    for (int32_t split = 0; split < merge.num_splits; ++split) {
-      const int32_t in = in_count_++ % Layout::kInSlots;
-      LoadPartial(merge, split, row, rows, dim, kPerBlock, in);
+    for (int32_t part = 0; part < parts.count; ++part) {
+      const int32_t in = in_count_++ % Layout::kSlots;
+      LoadPart(parts, part, row, rows, dim, kPerBlock, in);
       AscendC::Max(top, top, In(in), count);
       vector_barrier();
       AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(in);
     }
-    for (int32_t split = 0; split < merge.num_splits; ++split) {
-      const int32_t in = in_count_++ % Layout::kInSlots;
-      LoadPartial(merge, split, row, rows, 0, length, in);
+    for (int32_t part = 0; part < parts.count; ++part) {
+      const int32_t in = in_count_++ % Layout::kSlots;
+      LoadPart(parts, part, row, rows, 0, length, in);
       AscendC::Sub(weight, In(in)[dim], top, static_cast<uint64_t>(kPerBlock), rows,
                    AscendC::BinaryRepeatParams(1, 1, 1, 1, length / kPerBlock, 1));
       vector_barrier();
       AscendC::Exp(weight, weight, count);
       vector_barrier();
-      if (split == 0) {
+      if (part == 0) {
         AscendC::DataCopy(sum, weight, count);
-        row_scalar(RowOp::kMul, acc, dim, In(in), length, weight, rows, dim);
+        row_scalar(RowOp::kMul, total, dim, In(in), length, weight, rows, dim);
       } else {
         AscendC::Add(sum, sum, weight, count);
         row_scalar(RowOp::kMul, In(in), length, In(in), length, weight, rows, dim);
         vector_barrier();
-        add_rows(acc, dim, In(in), length, rows, dim);
+        add_rows(total, dim, In(in), length, rows, dim);
       }
       vector_barrier();
       AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(in);
@@ -471,11 +511,9 @@ class Vector {
     AscendC::Maxs(sum, sum, kTiniest, count);
     vector_barrier();
     Invert(weight, sum, rows);
-    row_scalar(RowOp::kMul, acc, dim, acc, dim, weight, rows, dim);
+    row_scalar(RowOp::kMul, total, dim, total, dim, weight, rows, dim);
     vector_barrier();
     log_sum_exp(Small(kLse), top, sum, weight, 1.0f, rows);
-    StoreCombined(merge, token, row, rows);
-    AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kStoreEvent);
   }
 
   // Merged rows are ordered by KV head, query, head of the group; the last run together in memory.
@@ -483,13 +521,13 @@ class Vector {
                                        int32_t rows) {
     const int32_t dim = args_.head_dim, group = args_.group_size;
     const int32_t heads = args_.num_kv_heads * group;
-    const int32_t out = out_count_++ % Layout::kOutSlots;
+    const int32_t out = out_count_++ % Layout::kSlots;
     AscendC::GlobalTensor<T> to;
     to.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(args_.out));
     AscendC::GlobalTensor<float> lse;
     lse.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(args_.lse));
     AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(out);
-    AscendC::Cast(Out(out), Accumulator(), AscendC::RoundMode::CAST_RINT, rows * dim);
+    AscendC::Cast(Out(out), Combined(), AscendC::RoundMode::CAST_RINT, rows * dim);
     AscendC::SetFlag<AscendC::HardEvent::V_MTE3>(out);
     AscendC::WaitFlag<AscendC::HardEvent::V_MTE3>(out);
     for (int32_t done = 0; done < rows;) {

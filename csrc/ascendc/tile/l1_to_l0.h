@@ -35,14 +35,13 @@ __aicore__ inline void load_a(const AscendC::LocalTensor<T>& l0a, const AscendC:
   }
 }
 
-// Columns [col_begin, col_begin + cols) of an [n, k] matrix with `l1_rows` rows (a multiple of 16) as
-// the right operand [k, n]: NZ in L1 has L0B's order of fractals already.
+// Columns [col_begin, col_begin + cols) of an [n, k] matrix with `l1_rows` rows (a multiple of 16)
+// as the right operand [k, n]: NZ in L1 has L0B's order of fractals already.
 template <typename T>
 __aicore__ inline void load_b(const AscendC::LocalTensor<T>& l0b, const AscendC::LocalTensor<T>& l1,
                               int32_t l1_rows, int32_t col_begin, int32_t cols) {
   constexpr int32_t kFractal = arch::kFractalRows * arch::kC0<T>;
-  const int32_t fractals =
-      arch::ceil_div(cols, arch::kC0<T>) * (l1_rows / arch::kFractalRows);
+  const int32_t fractals = arch::ceil_div(cols, arch::kC0<T>) * (l1_rows / arch::kFractalRows);
   const AscendC::LocalTensor<T> from = l1[col_begin * l1_rows];
   AscendC::LoadData2DParams p;
   p.ifTranspose = false;
