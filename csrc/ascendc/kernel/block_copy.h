@@ -1,11 +1,13 @@
 // Block copy for copy-on-write: whole blocks of both caches, source to target. Vector cores only.
 //
-// [NOTE] A block is copied in chunks through UB; the chunks of all pairs and both tensors are dealt to
-// the cores one by one, so that a single copied block (the usual case) still uses every core. Four
-// chunks are under way per core. No target may be another pair's source: chunks run in any order.
+// [NOTE] A block is copied in chunks through UB; the chunks of all pairs and both tensors are dealt
+// to the cores one by one, so that a single copied block (the usual case) still uses every core.
+// Four chunks are under way per core. No target may be another pair's source: chunks run in any
+// order.
 #pragma once
 
 #include "ascendc/arch.h"
+#include "ascendc/bound.h"
 #include "ascendc/kernel/cache_params.h"
 #include "ascendc/tile/global_ub.h"
 #include "kernel_operator.h"
@@ -57,7 +59,7 @@ class BlockCopy {
     }
     const BlockCopySide& s = p_.sides[side];
     const auto bytes =
-        static_cast<int32_t>(arch::min_of(s.block_bytes - offset, int64_t{Sizes::kChunk}));
+        static_cast<int32_t>(XYSERVE_BOUNDED(int64_t{Sizes::kChunk}, s.block_bytes - offset));
     const AscendC::LocalTensor<uint8_t> ub =
         buffer_.GetWithOffset<uint8_t>(Sizes::kChunk, stage_ * Sizes::kChunk);
     AscendC::WaitFlag<Event::MTE3_MTE2>(stage_);

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "ascendc/arch.h"
+#include "ascendc/bound.h"
 #include "ascendc/kernel/smooth_gemm_params.h"
 
 namespace xyserve::ascend {
@@ -29,14 +30,14 @@ struct Cut {
 // Piece `index` of [0, total) in pieces of `width`, a multiple of 16. The last piece is never
 // narrower than 16 if total is not: the Fixpipe writes columns in sixteens (tile/l0c_to_global.h),
 // so the piece before it gives 16 away. Pieces may be empty.
-XYSERVE_HOST_DEVICE constexpr Cut cut_columns(int32_t total, int32_t width, int32_t index) {
+XYSERVE_HOST_DEVICE Cut cut_columns(int32_t total, int32_t width, int32_t index) {
   constexpr int32_t kLeast = arch::kFractalRows;
   const int32_t last = arch::ceil_div(total, width) - 1;
   const bool short_last = last > 0 && total - last * width < kLeast;
   if (index > last) {
     return {total, total};
   }
-  Cut cut{index * width, arch::min_of((index + 1) * width, total)};
+  Cut cut{index * width, XYSERVE_BOUNDED((index + 1) * width, total)};
   if (short_last && index == last) {
     cut.begin -= kLeast;
   }
@@ -101,7 +102,7 @@ class GemmWalk {
     int64_t end = p_.m;
     if (p_.group_ends != nullptr) {
       end = ends_(group);
-      end = arch::min_of(arch::max_of(end, static_cast<int64_t>(m_begin)), int64_t{p_.m});
+      end = XYSERVE_BOUNDED(arch::max_of(end, static_cast<int64_t>(m_begin)), int64_t{p_.m});
     }
     m_ = static_cast<int32_t>(end) - m_begin;
     m_tiles_ = arch::ceil_div(m_, p_.m_tile);
@@ -124,7 +125,7 @@ class GemmWalk {
     }
     tile->group = group_;
     tile->m_begin = m_begin_ + at.m * p_.m_tile;
-    tile->m = arch::min_of(p_.m_tile, m_ - at.m * p_.m_tile);
+    tile->m = XYSERVE_BOUNDED(p_.m_tile, m_ - at.m * p_.m_tile);
     tile->n_begin = columns.begin;
     tile->n = columns.end - columns.begin;
   }

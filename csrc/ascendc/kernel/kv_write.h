@@ -1,12 +1,13 @@
 // KV write: rows of new keys and values into the paged caches, by slot mapping. Vector cores only.
 //
 // [NOTE] A core has consecutive tokens. A batch of them is loaded, one transfer per span of tokens
-// that have a slot, and stored, one transfer per run of adjacent slots within a block: a prefill moves
-// whole stretches, a decode one row per token. Two batches in UB, so that MTE2 loads beside MTE3's
-// stores. Rows of skipped tokens are not read.
+// that have a slot, and stored, one transfer per run of adjacent slots within a block: a prefill
+// moves whole stretches, a decode one row per token. Two batches in UB, so that MTE2 loads beside
+// MTE3's stores. Rows of skipped tokens are not read.
 #pragma once
 
 #include "ascendc/arch.h"
+#include "ascendc/bound.h"
 #include "ascendc/kernel/cache_params.h"
 #include "ascendc/tile/global_ub.h"
 #include "kernel_operator.h"
@@ -29,14 +30,14 @@ class KvWrite {
 
   __aicore__ inline void run() {
     const int64_t core = AscendC::GetBlockIdx();
-    const int64_t first = arch::min_of(core * p_.tokens_per_core, int64_t{p_.num_tokens});
-    const auto end = static_cast<int32_t>(
-        arch::min_of(first + p_.tokens_per_core, int64_t{p_.num_tokens}));
+    const int64_t first = core * p_.tokens_per_core;
+    const auto end =
+        static_cast<int32_t>(XYSERVE_BOUNDED(first + p_.tokens_per_core, int64_t{p_.num_tokens}));
     AscendC::SetFlag<Event::MTE3_MTE2>(0);
     AscendC::SetFlag<Event::MTE3_MTE2>(1);
     int32_t stage = 0;
     for (auto begin = static_cast<int32_t>(first); begin < end; begin += p_.batch) {
-      const int32_t stop = arch::min_of(begin + p_.batch, end);
+      const int32_t stop = XYSERVE_BOUNDED(begin + p_.batch, end);
       AscendC::WaitFlag<Event::MTE3_MTE2>(stage);
       load(begin, stop, stage);
       AscendC::SetFlag<Event::MTE2_MTE3>(stage);
@@ -86,14 +87,14 @@ class KvWrite {
       const int64_t block = slot / p_.block_size;
       const int64_t offset = slot - block * p_.block_size;
       const auto room = static_cast<int32_t>(p_.block_size - offset);
-      const int32_t most = arch::min_of(room, end - token);
+      const int32_t most = XYSERVE_BOUNDED(room, end - token);
       int32_t count = 1;
       while (count < most && slot_of(token + count) == slot + count) {
         ++count;
       }
-      tile::store_from_ub(
-          key_cache_[block * p_.key.block_stride + offset * p_.key.row_bytes],
-          keys(stage, token - begin), count, p_.key.row_bytes, p_.key.row_bytes, p_.key.ub_pitch);
+      tile::store_from_ub(key_cache_[block * p_.key.block_stride + offset * p_.key.row_bytes],
+                          keys(stage, token - begin), count, p_.key.row_bytes, p_.key.row_bytes,
+                          p_.key.ub_pitch);
       tile::store_from_ub(value_cache_[block * p_.value.block_stride + offset * p_.value.row_bytes],
                           values(stage, token - begin), count, p_.value.row_bytes,
                           p_.value.row_bytes, p_.value.ub_pitch);

@@ -1,11 +1,11 @@
 // SmoothGEMM on the cube core: any number of rows through fixed tiles, padded on chip only.
 //
-// [NOTE] Virtual padding. Global memory is read and written for the m real rows of a tile. In L1 the
-// rows up to the next multiple of 16 are zeroed, so that the cube multiplies defined values only (and
-// m = 1, which the instruction would take for a matrix-vector product, becomes 16). A ragged number
-// of columns is no padding at all: its last 16 columns are loaded, multiplied and written once more
-// as a block of their own, since the Fixpipe writes columns in sixteens. A ragged K ends inside the
-// last C0 block, where the instruction's own bound stops.
+// [NOTE] Virtual padding. Global memory is read and written for the m real rows of a tile. In L1
+// the rows up to the next multiple of 16 are zeroed, so that the cube multiplies defined values
+// only (and m = 1, which the instruction would take for a matrix-vector product, becomes 16). A
+// ragged number of columns is no padding at all: its last 16 columns are loaded, multiplied and
+// written once more as a block of their own, since the Fixpipe writes columns in sixteens. A ragged
+// K ends inside the last C0 block, where the instruction's own bound stops.
 //
 // [NOTE] Pipes. Unit of work is a chunk: k_tile of K of one output tile.
 //   MTE2  load chunk i + 1 (x, weight; bias and scales with a tile's first)
@@ -16,6 +16,7 @@
 #pragma once
 
 #include "ascendc/arch.h"
+#include "ascendc/bound.h"
 #include "ascendc/kernel/gemm_walk.h"
 #include "ascendc/kernel/smooth_gemm_params.h"
 #include "ascendc/tile/global_to_l1.h"
@@ -25,8 +26,8 @@
 
 namespace xyserve::ascend {
 
-// Acc: what the cube adds up in. kScaled: a scale per column in the Fixpipe. kHandsOver: tiles go to
-// the workspace, where this core's vector cores take them (kernel/smooth_gemm_dequant.h).
+// Acc: what the cube adds up in. kScaled: a scale per column in the Fixpipe. kHandsOver: tiles go
+// to the workspace, where this core's vector cores take them (kernel/smooth_gemm_dequant.h).
 template <typename In, typename Out>
 struct GemmTypes;
 template <>
@@ -143,7 +144,7 @@ class SmoothGemmCube {
     }
     next->number = number;
     next->k_begin = 0;
-    next->k = arch::min_of(p_.k, p_.k_tile);
+    next->k = XYSERVE_BOUNDED(p_.k_tile, p_.k);
     return true;
   }
 
@@ -153,7 +154,7 @@ class SmoothGemmCube {
     }
     *next = now;
     next->k_begin = now.k_begin + now.k;
-    next->k = arch::min_of(p_.k - next->k_begin, p_.k_tile);
+    next->k = XYSERVE_BOUNDED(p_.k_tile, p_.k - next->k_begin);
     return true;
   }
 
@@ -172,9 +173,8 @@ class SmoothGemmCube {
     return l1<Acc>(2 * (Sizes::kL1a + Sizes::kL1b) + stage * Sizes::kL1Bias, Sizes::kL1Bias);
   }
   __aicore__ inline AscendC::LocalTensor<uint32_t> l1_scales(int32_t slot) {
-    return l1<uint32_t>(
-        2 * (Sizes::kL1a + Sizes::kL1b + Sizes::kL1Bias) + slot * Sizes::kL1Scales,
-        Sizes::kL1Scales);
+    return l1<uint32_t>(2 * (Sizes::kL1a + Sizes::kL1b + Sizes::kL1Bias) + slot * Sizes::kL1Scales,
+                        Sizes::kL1Scales);
   }
   __aicore__ inline int32_t l0c_stage(const Chunk& c) const { return c.number % l0c_stages_; }
   __aicore__ inline AscendC::LocalTensor<Acc> l0c(const Chunk& c) {
@@ -254,7 +254,7 @@ class SmoothGemmCube {
       AscendC::WaitFlag<Event::FIX_M>(l0c_stage(c));
     }
     for (int32_t k = 0; k < c.k; k += p_.k_step) {
-      const int32_t step = arch::min_of(c.k - k, p_.k_step);
+      const int32_t step = XYSERVE_BOUNDED(p_.k_step, c.k - k);
       const int32_t l0 = l0_stage_;
       AscendC::WaitFlag<Event::M_MTE1>(kL0Free + l0);
       tile::load_a(l0a(l0), l1a(stage), m_pad, k, step);
@@ -290,8 +290,7 @@ class SmoothGemmCube {
       AscendC::SetFlag<Event::M_MTE1>(kBiasFree);
       return;
     }
-    const int32_t fractals =
-        (m_pad / arch::kFractalRows) * (n_pad / arch::kFractalRows);
+    const int32_t fractals = (m_pad / arch::kFractalRows) * (n_pad / arch::kFractalRows);
     if (!first && fractals < arch::kMmadSelfOrdering) {
       AscendC::PipeBarrier<PIPE_M>();
     }

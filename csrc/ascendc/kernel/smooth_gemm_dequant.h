@@ -1,5 +1,5 @@
-// The vector half of the int8 SmoothGEMM whose output the Fixpipe cannot make: bf16, or one scale per
-// row. Takes int32 tiles from the workspace that the cube half (kernel/smooth_gemm.h) fills:
+// The vector half of the int8 SmoothGEMM whose output the Fixpipe cannot make: bf16, or one scale
+// per row. Takes int32 tiles from the workspace that the cube half (kernel/smooth_gemm.h) fills:
 //   out[r, c] = acc[r, c] * scales[c] * row_scales[r] + bias[c], in fp32, rounded once.
 //
 // [NOTE] Two vector cores per cube core share a tile by rows. A tile's workspace is free again when
@@ -8,6 +8,7 @@
 #pragma once
 
 #include "ascendc/arch.h"
+#include "ascendc/bound.h"
 #include "ascendc/kernel/gemm_walk.h"
 #include "ascendc/kernel/smooth_gemm.h"
 #include "ascendc/kernel/smooth_gemm_params.h"
@@ -77,7 +78,8 @@ class SmoothGemmDequant {
   }
 
  private:
-  // Whole repeats are computed, also beyond a ragged tile's columns: nothing there may be undefined.
+  // Whole repeats are computed, also beyond a ragged tile's columns: nothing there may be
+  // undefined.
   __aicore__ inline void clear() {
     AscendC::Duplicate(in_buffer_.template Get<int32_t>(), 0, 2 * Sizes::kPieceElements);
     AscendC::Duplicate(column_buffer_.template Get<float>(), 0.0f, 2 * SmoothGemmBuffers::kMaxN);
@@ -86,14 +88,14 @@ class SmoothGemmDequant {
   __aicore__ inline void take(const GemmTile& tile, int32_t slot) {
     const int32_t rows = arch::ceil_div(tile.m, arch::kAivPerAic);
     const int32_t begin = half_ * rows;
-    const int32_t end = arch::min_of(begin + rows, tile.m);
+    const int32_t end = XYSERVE_BOUNDED(begin + rows, tile.m);
     const int32_t piece = Sizes::kPieceElements / pitch_;
     AscendC::CrossCoreWaitFlag(kTileReady + slot);
     if (begin < end) {
       load_columns(tile);
     }
     for (int32_t r = begin; r < end; r += piece) {
-      const int32_t count = arch::min_of(end - r, piece);
+      const int32_t count = XYSERVE_BOUNDED(piece, end - r);
       load(tile, slot, r, count);
       if (r + count >= end) {
         AscendC::CrossCoreSetFlag<2, PIPE_MTE2>(kTileFree + slot);

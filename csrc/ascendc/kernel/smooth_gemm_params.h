@@ -18,10 +18,10 @@ using GmAddress = uint8_t*;
 // elements; elements of a row are adjacent. Grouped: rows up to group_ends[0] meet the first
 // weight, from there up to group_ends[1] the second, and so on; a group may be empty.
 struct SmoothGemmParams {
-  GmAddress x;           // [m, k]
-  GmAddress weight;      // [groups, n, k], rows or NZ
-  GmAddress bias;        // [groups, n] of the accumulator's type, or fp32 in the workspace form; null
-  GmAddress scales;      // int8: [groups, n], uint64 for the Fixpipe, fp32 in the workspace form
+  GmAddress x;       // [m, k]
+  GmAddress weight;  // [groups, n, k], rows or NZ
+  GmAddress bias;    // [groups, n] of the accumulator's type, or fp32 in the workspace form; null
+  GmAddress scales;  // int8: [groups, n], uint64 for the Fixpipe, fp32 in the workspace form
   GmAddress row_scales;  // int8 in the workspace form: [m] fp32, or null
   GmAddress out;         // [m, n]
   GmAddress workspace;   // int32 tiles, two per cube core
@@ -63,7 +63,8 @@ struct SmoothGemmBuffers {
   static constexpr int32_t kL0c = kMaxM * kMaxN * 4;
 };
 static_assert(2 * (SmoothGemmBuffers::kL1a + SmoothGemmBuffers::kL1b + SmoothGemmBuffers::kL1Bias +
-                   SmoothGemmBuffers::kL1Scales) <= arch::kL1Usable,
+                   SmoothGemmBuffers::kL1Scales) <=
+                  arch::kL1Usable,
               "64 + 128 + 1 + 2 KB, twice, of 512 KB");
 static_assert(SmoothGemmBuffers::kL0c <= arch::kL0cBytes, "the largest tile fills L0C");
 static_assert(SmoothGemmBuffers::kL1Bias <= arch::kBiasTableBytes, "256 values of 4 bytes");

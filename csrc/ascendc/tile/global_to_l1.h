@@ -7,8 +7,8 @@
 
 namespace xyserve::tile {
 
-// rows x cols elements of a row-major matrix. The columns that fill up the last C0 are zeroed by the
-// copy; the rows from `rows` to `l1_rows` stay as they are. row_stride counts elements.
+// rows x cols elements of a row-major matrix. The columns that fill up the last C0 are zeroed by
+// the copy; the rows from `rows` to `l1_rows` stay as they are. row_stride counts elements.
 template <typename T>
 __aicore__ inline void load_rows(const AscendC::LocalTensor<T>& l1,
                                  const AscendC::GlobalTensor<T>& global, int32_t rows, int32_t cols,

@@ -7,8 +7,8 @@
 
 namespace xyserve::tile {
 
-// ub_pitch: bytes from row to row in UB, a multiple of 32. A row that ends inside a block is filled up
-// with zeros, so that whole blocks may be computed on.
+// ub_pitch: bytes from row to row in UB, a multiple of 32. A row that ends inside a block is filled
+// up with zeros, so that whole blocks may be computed on.
 template <typename T>
 __aicore__ inline void load_to_ub(const AscendC::LocalTensor<T>& ub,
                                   const AscendC::GlobalTensor<T>& global, int32_t rows,
@@ -17,8 +17,8 @@ __aicore__ inline void load_to_ub(const AscendC::LocalTensor<T>& ub,
   p.blockCount = static_cast<uint16_t>(rows);
   p.blockLen = static_cast<uint32_t>(row_bytes);
   p.srcStride = static_cast<uint32_t>(global_pitch - row_bytes);
-  p.dstStride = static_cast<uint32_t>(
-      (ub_pitch - arch::round_up(row_bytes, arch::kBlockBytes)) / arch::kBlockBytes);
+  p.dstStride = static_cast<uint32_t>((ub_pitch - arch::round_up(row_bytes, arch::kBlockBytes)) /
+                                      arch::kBlockBytes);
   p.rsv = 0;
   AscendC::DataCopyPadExtParams<T> pad;
   pad.isPad = row_bytes % arch::kBlockBytes != 0;
@@ -34,8 +34,8 @@ __aicore__ inline void store_from_ub(const AscendC::GlobalTensor<T>& global,
   AscendC::DataCopyExtParams p;
   p.blockCount = static_cast<uint16_t>(rows);
   p.blockLen = static_cast<uint32_t>(row_bytes);
-  p.srcStride = static_cast<uint32_t>(
-      (ub_pitch - arch::round_up(row_bytes, arch::kBlockBytes)) / arch::kBlockBytes);
+  p.srcStride = static_cast<uint32_t>((ub_pitch - arch::round_up(row_bytes, arch::kBlockBytes)) /
+                                      arch::kBlockBytes);
   p.dstStride = static_cast<uint32_t>(global_pitch - row_bytes);
   p.rsv = 0;
   AscendC::DataCopyPad(global, ub, p);
