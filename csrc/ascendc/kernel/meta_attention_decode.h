@@ -99,7 +99,6 @@ class DecodeVector : public Vector<T, kTwoStage> {
     AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(kQueryEvent);
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(kQueryEvent);
     AscendC::Cast(Query(), NarrowQuery(), AscendC::RoundMode::CAST_NONE, count);
-    AscendC::PipeBarrier<PIPE_V>();
     AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kQueryEvent);
   }
 

@@ -254,7 +254,6 @@ class Vector {
     AscendC::Duplicate(values, 0.0f, rows * args_.head_dim);
     AscendC::Duplicate(Small(kLse).template ReinterpretCast<int32_t>(),
                        static_cast<int32_t>(0xff800000), rows * kPerBlock);
-    AscendC::PipeBarrier<PIPE_V>();
   }
 
   // from: fp32 rows of the tile's output; `local`: place of the first one in the accumulator.
@@ -293,7 +292,6 @@ class Vector {
       AscendC::Exp(factors, factors, count);
     }
     AscendC::DataCopy(maximum, top, count);
-    AscendC::PipeBarrier<PIPE_V>();
   }
 
   __aicore__ inline void AddSum(const Item& item, int32_t local, int32_t rows) {
@@ -306,7 +304,6 @@ class Vector {
       AscendC::PipeBarrier<PIPE_V>();
       AscendC::Add(sum, sum, Small(kSum), count);
     }
-    AscendC::PipeBarrier<PIPE_V>();
   }
 
   // to = 1 / sum
