@@ -146,6 +146,7 @@ struct Core {
   Site blocked_site;
   int64_t blocked_value = 0;
   int64_t budget = 0;
+  uint64_t calls = 0;
   std::map<std::pair<const char*, uint8_t>, uint64_t> vector_repeats;
   std::map<const char*, uint64_t> counts;
 };

@@ -96,7 +96,7 @@ CHECK(no_store_flag, auto a = ones<half>(0, 64);
       DataCopy(global<half>(t[1]), a, 64);)
 CHECK(no_reuse_flag, auto a = ub<half>(0, 64);
       DataCopy(a, global<half>(t[0]), 64); order<HardEvent::MTE2_V>(0);
-      Adds(ub<half>(256, 64), a, (half)1.0, 64);
+      Adds(ub<half>(256, 64), a, (half)1.0, 64); PipeBarrier<PIPE_MTE2>();
       DataCopy(a, global<half>(t[0]), 64);)
 CHECK(no_load_barrier, auto a = ub<half>(0, 64);
       DataCopy(a, global<half>(t[0]), 64); DataCopy(a, global<half>(t[0]), 64);)
