@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.ascend.emulator import EAGER, Schedule, directed, random_order
-from tests.ascend.gemm import GUARD, Problem, make
+from tests.ascend.gemm import Problem, make
 from tests.ascend.running import (
     check_gemm,
     compare_gemm,
@@ -244,9 +244,14 @@ def test_can_run_checks_strides() -> None:
     t = make(Problem("f16", (4,), 32, 32))
     t.numbers[6] = 31
     assert "row strides" in str(gemm_plan(gemm_memory(t), t.numbers))
-    assert GUARD > 0
+    t.numbers[6], t.numbers[9] = 32, (1 << 30) + 1
+    assert "above 2^30" in str(gemm_plan(gemm_memory(t), t.numbers))
 
 
 def test_a_weight_row_beyond_sixteen_bits_is_loaded_row_by_row() -> None:
     check_gemm(Problem("f16", (3,), 20, 64, pad=65535))
     check_gemm(Problem("int8_static", (3,), 20, 64, pad=65535))
+
+
+def test_an_nz_weight_of_more_rows_than_sixteen_bits_is_loaded_block_by_block() -> None:
+    check_gemm(Problem("f16", (2,), 66000, 40, nz=True, cores=4))

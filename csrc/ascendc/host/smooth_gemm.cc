@@ -129,6 +129,12 @@ CanRun check_strides(const GemmArgs& args) {
     return no("row strides of x and out must be at least k and n, came " + text(args.x_row_stride) +
               " and " + text(args.out_row_stride));
   }
+  // The Fixpipe and the vector cores' stores keep the gap between two rows of out in 32 bits of
+  // bytes.
+  constexpr int64_t kMostOutStride = int64_t{1} << 30;
+  if (args.out_row_stride > kMostOutStride) {
+    return no("out's row stride is " + text(args.out_row_stride) + ", above 2^30 elements");
+  }
   const int64_t c0 = arch::kBlockBytes / element_bytes(args.form);
   const int64_t weight = args.weight_nz
                              ? arch::round_up(args.n, int64_t{16}) * arch::round_up(args.k, c0)
