@@ -146,7 +146,7 @@ def attention_cases(form: int) -> list[Case]:
     short = replace(base, query_lens=(3, 20), key_lens=(140, 20), lse=True)
     wide = replace(base, query_lens=(33,), key_lens=(700,), head_dim=256, softcap=3.0)
     mixed = replace(base, query_lens=(9, 9), key_lens=(300, 9), window=100, trees=(1,), lse=True)
-    empty = replace(base, query_lens=(2, 3), key_lens=(200, 3), causal=False, window=3, cores=1)
+    empty = replace(base, query_lens=(2, 30), key_lens=(200, 30), causal=False, window=3, cores=1)
     long = replace(base, query_lens=(5, 70), key_lens=(1300, 600), group_size=2, cores=3)
     return [attention_case(problem) for problem in (base, short, wide, mixed, empty, long)]
 

@@ -101,16 +101,19 @@ class Mask {
       const int32_t row = set.row + i;
       const int32_t query = unit.num_queries == 1 ? 0 : row % unit.num_queries;
       const int32_t position = unit.position + query;
-      int32_t begin = unit.begin, end = unit.end;
-      if (causal_) {
+      int32_t begin = unit.begin, end = set.key0 + set.columns;
+      // A single query sees up to the unit's end.
+      if (causal_ && unit.num_queries > 1) {
         end = XYSERVE_BOUNDED(end, position + 1);
       }
       if (unit.window > 0) {
         begin = arch::max_of(begin, position - unit.window + 1);
+      }
+      if (unit.window > 0 && !causal_) {
         end = XYSERVE_BOUNDED(end, position + unit.window);
       }
-      begin = XYSERVE_BOUNDED(arch::max_of(begin - set.key0, 0), set.columns);
-      end = XYSERVE_BOUNDED(arch::max_of(end - set.key0, 0), set.columns);
+      begin = arch::max_of(begin - set.key0, 0);
+      end = arch::max_of(end - set.key0, 0);
       const Floats at = scores[i * set.width];
       if (begin >= end) {
         hide_columns(at, 0, set.width);
@@ -173,7 +176,6 @@ __aicore__ inline void cap_scores(Floats scores, Floats scratch, int32_t count, 
   for (int32_t part = 0; part < 2; ++part) {
     const Floats at = scores[part * half_count];
     AscendC::Adds(scratch, at, 1.0f, half_count);
-    AscendC::PipeBarrier<PIPE_V>();
     AscendC::Adds(at, at, -1.0f, half_count);
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Div(at, at, scratch, half_count);
@@ -200,7 +202,6 @@ __aicore__ inline void log_sum_exp(Floats lse, Floats maximum, Floats sum, Float
   AscendC::Muls(scratch, scratch, 1.0e30f, count);
   AscendC::PipeBarrier<PIPE_V>();
   AscendC::Add(lse, lse, scratch, count);
-  AscendC::PipeBarrier<PIPE_V>();
 }
 
 }  // namespace xyserve::meta_attention

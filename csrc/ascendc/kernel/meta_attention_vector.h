@@ -13,6 +13,9 @@ class Vector {
   static constexpr int32_t kStoreEvent = 2;  // small results on their way out
   static constexpr int32_t kAccEvent = 3;    // accumulator on its way out
   static constexpr int32_t kElementsPerBlock = arch::kC0<T>;
+  // Rows with their LSE that an in slot holds.
+  static constexpr int32_t kCombinedRows = kChunkSet / (kMaxHeadDim + kPerBlock);
+  static_assert(kCombinedRows <= kMaxSetRows, "what is kept of a set");
 
  public:
   __aicore__ inline void Init(AscendC::TPipe* pipe, const Args& args, bool causal,
@@ -34,7 +37,6 @@ class Vector {
     AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kAccEvent);
     // Broadcasts read whole blocks of values.
     AscendC::Duplicate(Values(), 0.0f, kMaxSetRows);
-    AscendC::PipeBarrier<PIPE_V>();
   }
 
   __aicore__ inline void Finish() {
@@ -125,9 +127,8 @@ class Vector {
     const int32_t half_rows = (rows + 1) / 2;
     const int32_t begin = AscendC::GetSubBlockIdx() == 0 ? 0 : half_rows;
     const int32_t end = AscendC::GetSubBlockIdx() == 0 ? half_rows : rows;
-    const int32_t most = XYSERVE_BOUNDED(kMaxSetRows, kChunkSet / (args_.head_dim + kPerBlock));
-    for (int32_t row = begin; row < end; row += most) {
-      const int32_t count = XYSERVE_BOUNDED(most, end - row);
+    for (int32_t row = begin; row < end; row += kCombinedRows) {
+      const int32_t count = XYSERVE_BOUNDED(kCombinedRows, end - row);
       CombineRows(parts, row, count);
       StoreCombined(merge, token, row, count);
       AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kStoreEvent);
@@ -274,7 +275,6 @@ class Vector {
       AscendC::PipeBarrier<PIPE_V>();
       AscendC::Add(sum, sum, In(in), rows * dim);
     }
-    AscendC::PipeBarrier<PIPE_V>();
     AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(in);
   }
 
@@ -306,7 +306,7 @@ class Vector {
     }
   }
 
-  // to = 1 / sum
+  // to = 1 / sum. The barrier within also orders what was computed before.
   __aicore__ inline void Invert(Floats to, Floats sum, int32_t rows) {
     AscendC::Duplicate(to, 1.0f, rows * kPerBlock);
     AscendC::PipeBarrier<PIPE_V>();
@@ -337,10 +337,8 @@ class Vector {
     const int32_t dim = args_.head_dim;
     const Floats sum = Sum(item, local), values = Accumulator()[local * dim];
     AscendC::Maxs(sum, sum, kTiniest, rows * kPerBlock);
-    AscendC::PipeBarrier<PIPE_V>();
     Invert(Small(kTemp), sum, rows);
     row_scalar(RowOp::kMul, values, dim, values, dim, Small(kTemp), rows, dim);
-    AscendC::PipeBarrier<PIPE_V>();
     AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kStoreEvent);
     log_sum_exp(Small(kLse), Maximum(item, local), sum, Small(kTemp), factor_, rows);
   }
@@ -507,10 +505,8 @@ class Vector {
       AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(in);
     }
     AscendC::Maxs(sum, sum, kTiniest, count);
-    AscendC::PipeBarrier<PIPE_V>();
     Invert(weight, sum, rows);
     row_scalar(RowOp::kMul, total, dim, total, dim, weight, rows, dim);
-    AscendC::PipeBarrier<PIPE_V>();
     log_sum_exp(Small(kLse), top, sum, weight, 1.0f, rows);
   }
 
