@@ -53,6 +53,27 @@ __aicore__ inline void load_b(const AscendC::LocalTensor<T>& l0b, const AscendC:
   }
 }
 
+// A [k, n] matrix with `l1_rows` rows (a multiple of 16) as the right operand: columns
+// [col_begin, col_begin + cols), each fractal turned over on the way. 16-bit elements only.
+template <typename T>
+__aicore__ inline void load_b_turned(const AscendC::LocalTensor<T>& l0b,
+                                     const AscendC::LocalTensor<T>& l1, int32_t l1_rows,
+                                     int32_t col_begin, int32_t cols) {
+  static_assert(sizeof(T) == 2, "the load turns 16 x 16 elements");
+  constexpr int32_t kFractal = arch::kFractalRows * arch::kC0<T>;
+  const int32_t k1 = l1_rows / arch::kFractalRows;
+  const int32_t n1 = cols / arch::kFractalRows;
+  const AscendC::LocalTensor<T> from = l1[col_begin * l1_rows];
+  AscendC::LoadData2DParams p;
+  p.ifTranspose = true;
+  p.repeatTimes = static_cast<uint8_t>(n1);
+  p.srcStride = static_cast<uint16_t>(k1);
+  p.dstGap = 0;
+  for (int32_t k = 0; k < k1; ++k) {
+    AscendC::LoadData(l0b[k * n1 * kFractal], from[k * kFractal], p);
+  }
+}
+
 // `count` values, a multiple of 16, to the bias table.
 template <typename Acc>
 __aicore__ inline void load_bias(const AscendC::LocalTensor<Acc>& table,
