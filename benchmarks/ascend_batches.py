@@ -1,0 +1,132 @@
+"""From a step of a trace to a launch: which tiles each core gets, and what stands beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.plan_traces import Step
+from vllm_xyserve.plan import Geometry, Planner, Policy, view
+from vllm_xyserve.plan.ascend import chip, predict
+from vllm_xyserve.plan.ascend.chip import Chip, Memory
+from vllm_xyserve.plan.ascend.counts import Form, Heads
+from vllm_xyserve.plan.ascend.predict import Merging, Tiles
+from vllm_xyserve.plan.layout import Sections
+from vllm_xyserve.plan.spec import NPU
+
+Ints = npt.NDArray[np.int64]
+
+# Up to so many query heads per KV head the vector cores take the scores of a decode-only step.
+TWO_STAGE_MAX_GROUP = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One attention kernel: its form, tiles and merges."""
+
+    form: Form
+    heads: Heads
+    tiles: Tiles
+    merging: Merging
+
+    def seconds(self, device: Chip, memory: Memory) -> float:
+        return predict.attention_seconds(
+            device, memory, self.form, self.heads, self.tiles, self.merging
+        )
+
+    def core_seconds(self, device: Chip, memory: Memory) -> npt.NDArray[np.float64]:
+        """Work of each core if it had the chip for itself. [num_cores]."""
+        work = predict.attention_work(device, memory, self.form, self.heads, self.tiles)
+        return np.bincount(work.core, work.seconds, device.num_cores)
+
+
+def plan(device: Chip, geometry: Geometry, policy: Policy, step: Step) -> Launch:
+    """The step's task table as a launch."""
+    planner = Planner(NPU.with_cores(device.num_cores), geometry, policy)
+    lens = np.asarray(step.query_lens, np.int32), np.asarray(step.key_lens, np.int32)
+    table = view(planner.plan(*lens))
+    tiles = _tiles(table, geometry)
+    is_decode = max(step.query_lens) == 1
+    has_splits = bool((table.tasks["num_splits"] > 1).any())
+    form = choose_form(device, geometry, tiles, is_decode, has_splits)
+    heads = Heads(geometry.head_dim, geometry.element_bytes)
+    return Launch(form, heads, tiles, _merging(table, geometry))
+
+
+def choose_form(
+    device: Chip, geometry: Geometry, tiles: Tiles, is_decode: bool, has_splits: bool
+) -> Form:
+    """As the host does it: by the kind of step, its splits, and whether the scores stay in cache."""
+    if is_decode and geometry.group_size <= TWO_STAGE_MAX_GROUP:
+        return Form.TWO_STAGE
+    rows, keys = int(tiles.tile_rows.max(initial=0)), int(tiles.keys.max(initial=0))
+    size = predict.workspace_bytes(Form.THREE_STAGE, rows, keys, device.num_cores)
+    fits = not has_splits and size < chip.L2_BYTES
+    return Form.THREE_STAGE if fits else Form.FOUR_STAGE
+
+
+def _owners(begin: npt.NDArray[np.int32], real: npt.NDArray[np.bool_]) -> Ints:
+    """Core of each real entry of sliced lists."""
+    owner = np.repeat(np.arange(len(begin) - 1, dtype=np.int64), np.diff(begin))
+    return owner[real]
+
+
+def _tiles(table: Sections, geometry: Geometry) -> Tiles:
+    real = table.tasks["num_queries"] > 0
+    tasks = table.tasks[real]
+    rows = tasks["num_queries"].astype(np.float64) * geometry.group_size
+    size = table.header["tile_rows"][tasks["tile_class"]].astype(np.float64)
+    keys = (tasks["key_end"] - tasks["key_begin"]).astype(np.float64)
+    num_heads = tasks["num_heads"].astype(np.float64)
+    # Tiles of one request share its keys: HBM gives each of them once per KV head.
+    segment = tasks["segment"].astype(np.int64)
+    num_segments = len(table.segments)
+    read = np.bincount(segment, keys * num_heads, num_segments)
+    once = np.zeros(num_segments)
+    np.maximum.at(once, segment, tasks["key_end"].astype(np.float64))
+    share = once * geometry.num_kv_heads / np.maximum(read, 1)
+    return Tiles(
+        core=_owners(table.core_begin, real),
+        rows=rows,
+        tile_rows=np.ceil(rows / size) * size,
+        keys=keys,
+        num_heads=num_heads,
+        cold=np.minimum(share, 1)[segment],
+    )
+
+
+def _merging(table: Sections, geometry: Geometry) -> Merging:
+    real = table.merges["num_queries"] > 0
+    merges = table.merges[real]
+    rows = merges["num_queries"].astype(np.float64) * geometry.group_size * merges["num_heads"]
+    return Merging(
+        _owners(table.merge_begin, real), rows, merges["num_splits"].astype(np.float64)
+    )
+
+
+def stages(step: Step, verify_len: int = 0) -> list[Step]:
+    """The step as stage by stage kernels take it: prefill, verify and decode rows apart.
+
+    verify_len: query length of verify rows, 0 if there are none.
+    """
+    parts: dict[str, list[tuple[int, int]]] = {"prefill": [], "verify": [], "decode": []}
+    for query_len, key_len in zip(step.query_lens, step.key_lens, strict=True):
+        kind = {1: "decode", verify_len: "verify"}.get(query_len, "prefill")
+        parts[kind].append((query_len, key_len))
+    return [
+        Step(tuple(q for q, _ in rows), tuple(k for _, k in rows))
+        for rows in parts.values()
+        if rows
+    ]
+
+
+def with_verify(step: Step, verify_len: int) -> Step:
+    """Every second decode row verifies verify_len tokens."""
+    query_lens, key_lens = list(step.query_lens), list(step.key_lens)
+    decodes = [i for i, q in enumerate(query_lens) if q == 1]
+    for i in decodes[::2]:
+        query_lens[i] = verify_len
+        key_lens[i] += verify_len - 1
+    return Step(tuple(query_lens), tuple(key_lens))
