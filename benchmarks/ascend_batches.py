@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from benchmarks.plan_traces import Step
 from vllm_xyserve.plan import Geometry, Planner, Policy, view
-from vllm_xyserve.plan.ascend import chip, predict
+from vllm_xyserve.plan.ascend import predict
 from vllm_xyserve.plan.ascend.chip import Chip, Memory
 from vllm_xyserve.plan.ascend.counts import Form, Heads
 from vllm_xyserve.plan.ascend.predict import Merging, Tiles
@@ -17,9 +17,6 @@ from vllm_xyserve.plan.layout import Sections
 from vllm_xyserve.plan.spec import NPU
 
 Ints = npt.NDArray[np.int64]
-
-# Up to so many query heads per KV head the vector cores take the scores of a decode-only step.
-TWO_STAGE_MAX_GROUP = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +45,16 @@ def plan(device: Chip, geometry: Geometry, policy: Policy, step: Step) -> Launch
     lens = np.asarray(step.query_lens, np.int32), np.asarray(step.key_lens, np.int32)
     table = view(planner.plan(*lens))
     tiles = _tiles(table, geometry)
-    is_decode = max(step.query_lens) == 1
-    has_splits = bool((table.tasks["num_splits"] > 1).any())
-    form = choose_form(device, geometry, tiles, is_decode, has_splits)
+    form = predict.select_form(
+        device.num_cores,
+        geometry.group_size,
+        NPU.tile_rows[-1],
+        max(step.key_lens),
+        decode_only=max(step.query_lens) == 1,
+        splits=bool((table.tasks["num_splits"] > 1).any()),
+    )
     heads = Heads(geometry.head_dim, geometry.element_bytes)
     return Launch(form, heads, tiles, _merging(table, geometry))
-
-
-def choose_form(
-    device: Chip, geometry: Geometry, tiles: Tiles, is_decode: bool, has_splits: bool
-) -> Form:
-    """As the host does it: by the kind of step, its splits, and whether the scores stay in cache."""
-    if is_decode and geometry.group_size <= TWO_STAGE_MAX_GROUP:
-        return Form.TWO_STAGE
-    rows, keys = int(tiles.tile_rows.max(initial=0)), int(tiles.keys.max(initial=0))
-    size = predict.workspace_bytes(Form.THREE_STAGE, rows, keys, device.num_cores)
-    fits = not has_splits and size < chip.L2_BYTES
-    return Form.THREE_STAGE if fits else Form.FOUR_STAGE
 
 
 def _owners(begin: npt.NDArray[np.int32], real: npt.NDArray[np.bool_]) -> Ints:
@@ -77,7 +67,6 @@ def _tiles(table: Sections, geometry: Geometry) -> Tiles:
     real = table.tasks["num_queries"] > 0
     tasks = table.tasks[real]
     rows = tasks["num_queries"].astype(np.float64) * geometry.group_size
-    size = table.header["tile_rows"][tasks["tile_class"]].astype(np.float64)
     keys = (tasks["key_end"] - tasks["key_begin"]).astype(np.float64)
     num_heads = tasks["num_heads"].astype(np.float64)
     # Tiles of one request share its keys: HBM gives each of them once per KV head.
@@ -90,7 +79,6 @@ def _tiles(table: Sections, geometry: Geometry) -> Tiles:
     return Tiles(
         core=_owners(table.core_begin, real),
         rows=rows,
-        tile_rows=np.ceil(rows / size) * size,
         keys=keys,
         num_heads=num_heads,
         cold=np.minimum(share, 1)[segment],
@@ -101,9 +89,7 @@ def _merging(table: Sections, geometry: Geometry) -> Merging:
     real = table.merges["num_queries"] > 0
     merges = table.merges[real]
     rows = merges["num_queries"].astype(np.float64) * geometry.group_size * merges["num_heads"]
-    return Merging(
-        _owners(table.merge_begin, real), rows, merges["num_splits"].astype(np.float64)
-    )
+    return Merging(_owners(table.merge_begin, real), rows, merges["num_splits"].astype(np.float64))
 
 
 def stages(step: Step, verify_len: int = 0) -> list[Step]:

@@ -84,7 +84,7 @@ def best_seconds(step: Step, device: Chip, geometry: Geometry) -> np.ndarray:
 
 
 def is_mixed(step: Step) -> bool:
-    return 1 < max(step.query_lens) and 1 in step.query_lens
+    return max(step.query_lens) > 1 and 1 in step.query_lens
 
 
 def stage_row(trace: str, steps: Sequence[Step], cores: int, name: str, verify_len: int) -> Row:
@@ -168,7 +168,7 @@ def linear_row(trace: str, steps: Sequence[Step], cores: int) -> Row:
             for i, memory in enumerate(chip.MEMORIES):
                 for side in (0, 1):
                     tile, time = best_tile(device, memory, layer, physical=bool(side))
-                    counts = layer.all_counts(tile, bool(side))
+                    counts = layer.all_counts(tile, cores, bool(side))
                     seconds[side, i] += number * time
                     moved[side] += number * float(counts.gm_bytes.sum())
                     padded = -(-m // tile.rows) * tile.rows if side else m
@@ -245,10 +245,10 @@ def run(options: Options) -> Result:
     }
     for cores in (20, 24):
         ending = f"{cores} cores {MAIN} fit"
-        summary[f"balance_p50_{cores}_cores"] = min(
-            numbers(rows, "dealing", ending, "balance_low")
-        )
-    virtual, physical = (sum(numbers(rows, "padding", "", f"{x}_bytes")) for x in ("virtual", "physical"))
+        summary[f"balance_p50_{cores}_cores"] = min(numbers(rows, "dealing", ending, "balance_low"))
+    virtual, physical = (
+        sum(numbers(rows, "padding", "", f"{x}_bytes")) for x in ("virtual", "physical")
+    )
     summary["virtual_over_physical_bytes"] = virtual / physical
     summary["calibration_error_median"] = float(np.median(errors))
     summary["calibration_error_max"] = float(np.max(errors))

@@ -44,15 +44,17 @@ class AttentionPoint(Point):
         tiles = Tiles(
             core=core[order].astype(np.int64),
             rows=rows,
-            tile_rows=np.full(num_tiles, 128.0),
             keys=np.full(num_tiles, float(self.keys)),
             num_heads=np.ones(num_tiles),
             # Repeated on the same inputs, which are smaller than the second-level cache.
             cold=np.zeros(num_tiles),
         )
-        return 1e6 * predict.attention_seconds(
-            chip.B2, memory, Form.FOUR_STAGE, Heads(128), tiles
+        # That kernel's reference step; ours takes 512 keys at a time.
+        per_step = np.full(num_tiles, 256.0)
+        seconds = predict.attention_seconds(
+            chip.B2, memory, Form.FOUR_STAGE, Heads(128), tiles, None, per_step
         )
+        return 1e6 * seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class LinearPoint(Point):
 
     def predict_us(self, memory: Memory) -> float:
         return 1e6 * predict.linear_layer_seconds(
-            self.device, memory, self.layer, self.tile, is_cold=False
+            self.device, memory, self.layer, self.tile, is_cold=False, cuts_last=False
         )
 
 
@@ -94,7 +96,7 @@ def _gemm(
             t,
             Linear(m, n, k, element, out),
             device,
-            linear_tile(128, 256, element),
+            linear_tile(128, 256),
         )
         for (m, n, k), t in us.items()
     ]

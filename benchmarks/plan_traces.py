@@ -63,9 +63,7 @@ def load_mooncake(path: Path) -> list[tuple[int, int, int]]:
     return requests
 
 
-def steps(
-    requests: Sequence[tuple[int, ...]], budget: int, num_running: int
-) -> Iterator[Step]:
+def steps(requests: Sequence[tuple[int, ...]], budget: int, num_running: int) -> Iterator[Step]:
     """The steps while every place is taken: neither the start nor the end of the trace.
 
     requests: prompt, output and, optionally, cached tokens of each.

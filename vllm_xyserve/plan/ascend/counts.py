@@ -17,20 +17,23 @@ from vllm_xyserve.plan.ascend import chip
 from vllm_xyserve.plan.ascend.chip import Array
 
 FP32: Final = 4
-# Keys that one page holds, which is what one transfer of keys or values brings.
+# Keys of a page of the cache, which one transfer brings and one product takes.
 PAGE_KEYS: Final = 128
-# The two AIVs of a core take a transfer in pieces of this size at most.
-UB_PIECE_BYTES: Final = 32 * 1024
+# What a vector core works on at a time, in fp32 scores.
+UB_SCORES: Final = 8192
+# A partial row: values, eight times the log-sum-exp; the merge reads the latter twice.
+LSE_FLOATS: Final = 8
 
 # Cycles per repeat of 64 fp32 values (PTO cost model; the vendor's table gives 1 for those of two
-# sources): scale 1, maximum 2, subtract 2, exp 2, sum 2, cast 1.
+# sources): scale 1, maximum 2, subtract 2, exp 2, sum 2, cast 1. The three-stage form normalises
+# probabilities instead of the output: 2 more.
 SOFTMAX_CYCLES: Final = 10
+NORMALISE_CYCLES: Final = 2
 # The running output: times the rescaling factor 2, plus the new part 2.
 UPDATE_CYCLES: Final = 4
-# A score on the vector cores, per 64 values: product 2, sum of products 2 (the first for free), and
-# per score two block reductions of 1 and 1/8.
+# A score on the vector cores: per 64 values a product and sum, 2; then a reduction of a repeat.
 PRODUCT_CYCLES: Final = 2
-REDUCE_CYCLES: Final = 1.125
+REDUCE_CYCLES: Final = 7
 
 
 class Form(Enum):
@@ -98,78 +101,96 @@ class Heads:
     element_bytes: int = 2
 
 
-def attention_counts(
-    form: Form, heads: Heads, rows: Array, tile_rows: Array, keys: Array, step_keys: int
-) -> Counts:
-    """Counts of tiles of one KV head.
+def sixteens(values: Array) -> Array:
+    """Rounded up to whole fractals of rows or columns."""
+    rounded: Array = np.ceil(values / chip.MAC_FRACTAL) * chip.MAC_FRACTAL
+    return rounded
 
-    rows, tile_rows: queries times query heads, real ones and what the cube computes. keys: of the
-    tile. step_keys: keys between two handshakes in the four-stage form.
+
+def step_keys(form: Form, rows: Array, keys: Array) -> Array:
+    """Keys between two handshakes: all in the three-stage form, else so many pages that a vector
+    core has some 16 K scores to work on."""
+    if form is Form.THREE_STAGE:
+        return np.maximum(keys, 1)
+    pages = np.where(rows > 64, 4, np.where(rows > 32, 8, 16))
+    steps: Array = (pages * PAGE_KEYS).astype(np.float64)
+    return steps
+
+
+def attention_counts(
+    form: Form, heads: Heads, rows: Array, keys: Array, per_step: Array | None = None
+) -> Counts:
+    """Counts of tiles of one KV head, whose keys begin on a page.
+
+    rows: queries times query heads. keys: of the tile. per_step: other kernels' `step_keys`.
     """
-    rows, tile_rows, keys = (np.asarray(x, dtype=np.float64) for x in (rows, tile_rows, keys))
+    rows, keys = np.asarray(rows, dtype=np.float64), np.asarray(keys, dtype=np.float64)
+    per_step = step_keys(form, rows, keys) if per_step is None else per_step
+    steps = np.maximum(np.ceil(keys / per_step), 1)
     if form is Form.TWO_STAGE:
-        return _two_stage(heads, rows, keys, step_keys)
-    whole = form is Form.THREE_STAGE
-    steps = np.ones_like(keys) if whole else np.maximum(np.ceil(keys / step_keys), 1)
-    per_step = np.ceil(keys / steps)
+        return _two_stage(heads, rows, keys, steps)
+    is_whole = form is Form.THREE_STAGE
     element, dim = heads.element_bytes, heads.head_dim
+    padded, columns, pages = sixteens(rows), sixteens(keys), np.ceil(keys / PAGE_KEYS)
     kv = 2 * keys * dim * element
-    scores, probabilities = rows * keys * FP32, rows * keys * element
+    scores, probabilities = rows * columns * FP32, rows * columns * element
     # A running output goes to the vector cores after every step, a final one straight out.
-    partial = np.zeros_like(keys) if whole else steps * rows * dim * FP32
-    query = rows * dim * element
-    out = query if whole else np.zeros_like(query)
-    update = np.zeros_like(keys) if whole else steps * rows * dim * UPDATE_CYCLES / 64
-    block = np.minimum(per_step, PAGE_KEYS)
+    partial = np.zeros_like(keys) if is_whole else steps * rows * dim * FP32
+    ends = rows * dim * element
+    straight = ends if is_whole else np.zeros_like(ends)
+    more = NORMALISE_CYCLES if is_whole else 0
+    update = np.zeros_like(keys) if is_whole else steps * rows * dim * UPDATE_CYCLES / 64
+    piece = np.minimum(UB_SCORES, rows * np.minimum(keys, per_step) / 2)
+    page = np.minimum(keys, PAGE_KEYS)
     return Counts(
-        gm_to_l1=query + kv + probabilities,
+        gm_to_l1=ends + kv + probabilities,
         gm_to_ub=scores + partial,
-        ub_to_gm=probabilities + (query - out),
-        l0c_to_gm=scores + partial + out,
-        l1_to_l0a=steps * tile_rows * dim * element + tile_rows * keys * element,
-        l1_to_l0b=kv,
-        mmad_cycles=mmad_cycles(tile_rows, keys, np.float64(dim), element)
-        + mmad_cycles(tile_rows, np.float64(dim), keys, element),
-        vector_cycles=rows * keys * SOFTMAX_CYCLES / 64 + update,
+        ub_to_gm=probabilities + ends - straight,
+        l0c_to_gm=scores + partial + straight,
+        l1_to_l0a=pages * padded * dim * element + padded * columns * element,
+        l1_to_l0b=2 * columns * dim * element,
+        mmad_cycles=2 * mmad_cycles(padded, columns, np.float64(dim), element),
+        vector_cycles=rows * columns * (SOFTMAX_CYCLES + more) / 64 + update,
         steps=steps,
         kv_bytes=kv,
         workspace_bytes=2 * (scores + probabilities + partial),
-        gm_to_l1_transfer=block * dim * element,
-        gm_to_ub_transfer=np.minimum(UB_PIECE_BYTES, rows * per_step * FP32 / 2),
-        ub_to_gm_transfer=np.minimum(UB_PIECE_BYTES, rows * per_step * element / 2),
-        l0c_to_gm_transfer=rows * block * FP32,
+        gm_to_l1_transfer=page * dim * element,
+        gm_to_ub_transfer=piece * FP32,
+        ub_to_gm_transfer=piece * element,
+        l0c_to_gm_transfer=rows * page * FP32,
     )
 
 
-def _two_stage(heads: Heads, rows: Array, keys: Array, step_keys: int) -> Counts:
-    """Keys go to the vector cores and values to the cube, which has sixteen rows to fill."""
+def _two_stage(heads: Heads, rows: Array, keys: Array, steps: Array) -> Counts:
+    """Keys go to the vector cores, half of the pages to each, and values to the cube. Either half
+    has a running output of its own; the first core combines the two."""
     element, dim = heads.element_bytes, heads.head_dim
-    steps = np.maximum(np.ceil(keys / step_keys), 1)
-    per_step = np.ceil(keys / steps)
+    padded, columns = sixteens(rows), sixteens(keys)
     half_kv = keys * dim * element
-    probabilities = rows * keys * element
-    query, partial = rows * dim * element, steps * rows * dim * FP32
-    tile_rows = np.ceil(rows / chip.MAC_FRACTAL) * chip.MAC_FRACTAL
-    repeats = dim / 64
-    scores = keys * (repeats + rows * (2 * repeats * PRODUCT_CYCLES - 2 + REDUCE_CYCLES))
-    block = np.minimum(per_step, PAGE_KEYS)
+    probabilities = rows * columns * element
+    query = rows * dim * element
+    halves = np.where(keys > PAGE_KEYS, 2, 1)
+    partial = halves * steps * rows * dim * FP32
+    exchange = 2 * rows * (dim + LSE_FLOATS) * FP32
+    per_key = dim / 64 + rows * (dim / 64 * PRODUCT_CYCLES + REDUCE_CYCLES)
+    page = np.minimum(keys, PAGE_KEYS)
     return Counts(
         gm_to_l1=half_kv + probabilities,
-        gm_to_ub=half_kv + query + partial,
-        ub_to_gm=probabilities + query,
+        gm_to_ub=half_kv + 2 * query + partial + exchange + 2 * rows * LSE_FLOATS * FP32,
+        ub_to_gm=probabilities + exchange + query,
         l0c_to_gm=partial,
-        l1_to_l0a=tile_rows * keys * element,
-        l1_to_l0b=half_kv,
-        mmad_cycles=mmad_cycles(tile_rows, np.float64(dim), keys, element),
-        vector_cycles=scores
-        + rows * keys * SOFTMAX_CYCLES / 64
-        + steps * rows * dim * UPDATE_CYCLES / 64,
+        l1_to_l0a=padded * columns * element,
+        l1_to_l0b=columns * dim * element,
+        mmad_cycles=mmad_cycles(padded, np.float64(dim), columns, element),
+        vector_cycles=keys * per_key
+        + rows * columns * SOFTMAX_CYCLES / 64
+        + halves * steps * rows * dim * UPDATE_CYCLES / 64,
         steps=steps,
         kv_bytes=2 * half_kv,
-        workspace_bytes=2 * (probabilities + partial),
-        gm_to_l1_transfer=block * dim * element,
-        gm_to_ub_transfer=np.minimum(UB_PIECE_BYTES, block * dim * element / 2),
-        ub_to_gm_transfer=np.minimum(UB_PIECE_BYTES, rows * per_step * element / 2),
+        workspace_bytes=2 * (probabilities + partial + exchange),
+        gm_to_l1_transfer=page * dim * element,
+        gm_to_ub_transfer=page * dim * element,
+        ub_to_gm_transfer=np.minimum(UB_SCORES, rows * keys / 2) * element,
         l0c_to_gm_transfer=rows * dim * FP32 + np.zeros_like(keys),
     )
 
@@ -181,7 +202,7 @@ def merge_counts(heads: Heads, rows: Array, splits: Array) -> Counts:
     """
     rows, splits = np.asarray(rows, dtype=np.float64), np.asarray(splits, dtype=np.float64)
     none = np.zeros_like(rows)
-    part = rows * splits * (heads.head_dim + 2 * chip.FRACTAL_BYTES // FP32) * FP32
+    part = rows * splits * (heads.head_dim + 2 * LSE_FLOATS) * FP32
     out = rows * heads.head_dim * heads.element_bytes
     return Counts(
         gm_to_l1=none,
@@ -196,27 +217,26 @@ def merge_counts(heads: Heads, rows: Array, splits: Array) -> Counts:
         kv_bytes=none,
         workspace_bytes=part,
         gm_to_l1_transfer=none,
-        gm_to_ub_transfer=np.minimum(UB_PIECE_BYTES, part / 2),
-        ub_to_gm_transfer=np.minimum(UB_PIECE_BYTES, out / 2),
+        gm_to_ub_transfer=np.minimum(UB_SCORES * FP32, part / 2),
+        ub_to_gm_transfer=np.minimum(UB_SCORES * FP32, out / 2),
         l0c_to_gm_transfer=none,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class LinearTile:
-    """rows, columns: of the output tile that a core computes at a time. depth: of a step along K
-    in the first-level buffer."""
+    """rows, columns: of the output tile that a core computes at a time. row_bytes: of K per row and
+    step in the first-level buffer."""
 
     rows: int
     columns: int
-    depth: int
+    row_bytes: int
 
 
-def linear_tile(rows: int, columns: int, element_bytes: int) -> LinearTile:
-    """The deepest step that fits L1 twice: loads of the next overlap the work on this one."""
-    deepest = chip.L1_BYTES // 2 // ((rows + columns) * element_bytes)
-    fractal = chip.FRACTAL_BYTES // element_bytes
-    return LinearTile(rows, columns, max(fractal, min(deepest, 512 // element_bytes) // fractal * fractal))
+def linear_tile(rows: int, columns: int) -> LinearTile:
+    """512 bytes of each row per step, or 1,024 where half of the buffer holds them."""
+    room = min(64 * chip.KIB // rows, 128 * chip.KIB // columns)
+    return LinearTile(rows, columns, 1024 if room >= 1024 else 512)
 
 
 def linear_counts(
@@ -230,12 +250,12 @@ def linear_counts(
 ) -> Counts:
     """Counts of output tiles of x @ w.T, [rows, columns] each, over K = depth.
 
-    With virtual padding a tile reads and writes its real rows. physical: the rows of x and of the
-    result are padded in memory to whole tiles, so all of them are moved.
+    With virtual padding a tile moves its real rows and computes them rounded up to 16. physical:
+    the rows of x and of the result are padded in memory to whole tiles, so all are moved.
     """
     rows, columns = np.asarray(rows, dtype=np.float64), np.asarray(columns, dtype=np.float64)
-    full = np.full_like(rows, tile.rows)
-    moved = full if physical else rows
+    moved = np.full_like(rows, tile.rows) if physical else rows
+    padded, wide = sixteens(moved), sixteens(columns)
     none = np.zeros_like(rows)
     a, b = moved * depth * element_bytes, columns * depth * element_bytes
     out = moved * columns * out_bytes
@@ -244,14 +264,14 @@ def linear_counts(
         gm_to_ub=none,
         ub_to_gm=none,
         l0c_to_gm=out,
-        l1_to_l0a=full * depth * element_bytes,
-        l1_to_l0b=b,
-        mmad_cycles=mmad_cycles(full, columns, np.float64(depth), element_bytes),
+        l1_to_l0a=padded * depth * element_bytes,
+        l1_to_l0b=wide * depth * element_bytes,
+        mmad_cycles=mmad_cycles(padded, wide, np.float64(depth), element_bytes),
         vector_cycles=none,
         steps=none,
-        kv_bytes=a + b,
+        kv_bytes=none,
         workspace_bytes=none,
-        gm_to_l1_transfer=(a + b) / 2 * min(tile.depth / depth, 1),
+        gm_to_l1_transfer=(moved + columns) / 2 * min(tile.row_bytes, depth * element_bytes),
         gm_to_ub_transfer=none,
         ub_to_gm_transfer=none,
         l0c_to_gm_transfer=out,

@@ -23,27 +23,31 @@ from vllm_xyserve.plan.ascend.counts import (
     linear_counts,
     linear_tile,
     merge_counts,
+    sixteens,
 )
 from vllm_xyserve.plan.ascend.times import linear_seconds, tile_seconds
 
 Ints = npt.NDArray[np.int64]
 
-# Keys between two handshakes of the four-stage and two-stage forms.
-STEP_KEYS = 256
+# Of the second-level cache, the share that scores in flight may fill is 1 / ALPHA.
+ALPHA = 2.0
+# Longest row of scores that a vector core holds, and query heads per KV head up to which the vector
+# cores take the scores of decode rows.
+THREE_STAGE_MAX_KEYS = 12224
+TWO_STAGE_MAX_GROUP = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """Attention tiles in the order of their cores' lists, one element each.
 
-    core: whose list. rows, tile_rows: as in `attention_counts`. keys: of the tile. num_heads: KV
-    heads that the task runs one after the other. cold: share of its keys and values that no tile
-    before it has brought into the second-level cache.
+    core: whose list. rows, keys: as in `attention_counts`. num_heads: KV heads that the task runs
+    one after the other. cold: share of its keys and values that no tile before it has brought into
+    the second-level cache.
     """
 
     core: Ints
     rows: Array
-    tile_rows: Array
     keys: Array
     num_heads: Array
     cold: Array
@@ -58,33 +62,41 @@ class Merging:
     splits: Array
 
 
-def workspace_bytes(form: Form, tile_rows: int, keys: int, num_cores: int) -> int:
-    """Global memory that lives between cube and vector cores, for the longest tile.
+def score_bytes(tile_rows: int, max_keys: int, num_cores: int) -> int:
+    """Scores in flight on all cores in the three-stage form: fp32, two tiles each, whole rows."""
+    return 2 * num_cores * tile_rows * -(-max_keys // 128) * 128 * 4
 
-    fp32 scores for two tiles per core, in the three-stage form over all their keys.
+
+def select_form(
+    num_cores: int, group_size: int, tile_rows: int, max_keys: int, decode_only: bool, splits: bool
+) -> Form:
+    """The form that the kernels' host side takes (csrc/ascendc/host/meta_attention.cc).
+
+    tile_rows, max_keys: largest of the launch. splits: keys of a tile may be split.
     """
-    per_row = keys if form is Form.THREE_STAGE else min(keys, 2 * STEP_KEYS)
-    return 2 * num_cores * tile_rows * per_row * 4
+    if decode_only and group_size <= TWO_STAGE_MAX_GROUP:
+        return Form.TWO_STAGE
+    is_short = max_keys <= THREE_STAGE_MAX_KEYS and not splits
+    stays = ALPHA * score_bytes(tile_rows, max_keys, num_cores) < chip.L2_BYTES
+    return Form.THREE_STAGE if is_short and stays else Form.FOUR_STAGE
 
 
 def attention_work(
-    device: Chip, memory: Memory, form: Form, heads: Heads, tiles: Tiles
+    device: Chip,
+    memory: Memory,
+    form: Form,
+    heads: Heads,
+    tiles: Tiles,
+    per_step: Array | None = None,
 ) -> Work:
-    """Tiles as work of the cores."""
-    counts = attention_counts(
-        form, heads, tiles.rows, tiles.tile_rows, tiles.keys, STEP_KEYS
-    )
+    """Tiles as work of the cores. per_step: as in `attention_counts`."""
+    counts = attention_counts(form, heads, tiles.rows, tiles.keys, per_step)
     steady, fill = tile_seconds(device, memory, counts)
     seconds = steady * tiles.num_heads
     first = np.unique(tiles.core, return_index=True)[1]
     seconds[first] += fill[first]
     ends = 2 * tiles.rows * heads.head_dim * heads.element_bytes
     fresh = counts.kv_bytes * tiles.cold + ends * (tiles.cold > 0)
-    longest = int(tiles.keys.max(initial=0))
-    if workspace_bytes(form, int(tiles.tile_rows.max(initial=0)), longest, device.num_cores) > (
-        chip.L2_BYTES
-    ):
-        fresh = fresh + counts.workspace_bytes
     return Work(tiles.core, seconds, counts.gm_bytes * tiles.num_heads, fresh * tiles.num_heads)
 
 
@@ -95,11 +107,12 @@ def attention_seconds(
     heads: Heads,
     tiles: Tiles,
     merging: Merging | None = None,
+    per_step: Array | None = None,
 ) -> float:
     """One launch. Merges begin when all tiles of all cores are done."""
     if not len(tiles.core):
         return 0.0
-    work = attention_work(device, memory, form, heads, tiles)
+    work = attention_work(device, memory, form, heads, tiles, per_step)
     limits = memory.l2_bytes_per_s, memory.hbm_bytes_per_s
     total = memory.launch_s + makespan(work, device.num_cores, *limits)
     if merging is not None and len(merging.core):
@@ -120,19 +133,30 @@ class Linear:
     element_bytes: int = 2
     out_bytes: int = 2
 
-    def all_counts(self, tile: LinearTile, physical: bool = False) -> Counts:
-        """Of every output tile, down the rows first. physical: as in `linear_counts`."""
+    def all_counts(
+        self, tile: LinearTile, num_cores: int, physical: bool = False, cuts_last: bool = True
+    ) -> Counts:
+        """Of every output tile, in the order in which cores take them in turn.
+
+        cuts_last: tiles of a last wave that not all cores would get are cut into columns for the
+        idle ones. physical: as in `linear_counts`.
+        """
         starts_m, starts_n = np.arange(0, self.m, tile.rows), np.arange(0, self.n, tile.columns)
-        rows = np.minimum(self.m - starts_m, tile.rows).astype(np.float64)
-        columns = np.minimum(self.n - starts_n, tile.columns).astype(np.float64)
+        heights = np.minimum(self.m - starts_m, tile.rows).astype(np.float64)
+        widths = np.minimum(self.n - starts_n, tile.columns).astype(np.float64)
+        rows, columns = np.tile(heights, len(widths)), np.repeat(widths, len(heights))
+        left = len(rows) % num_cores
+        pieces = min(num_cores // left, tile.columns // chip.MAC_FRACTAL) if left else 1
+        if cuts_last and pieces > 1:
+            whole = len(rows) - left
+            piece = sixteens(np.ceil(columns[whole:] / pieces))[:, None]
+            begin = np.minimum(np.arange(pieces) * piece, columns[whole:, None])
+            cut = np.minimum(begin + piece, columns[whole:, None]) - begin
+            last_rows = np.repeat(rows[whole:], pieces)[cut.ravel() > 0]
+            columns = np.concatenate((columns[:whole], cut.ravel()[cut.ravel() > 0]))
+            rows = np.concatenate((rows[:whole], last_rows))
         return linear_counts(
-            tile,
-            np.tile(rows, len(columns)),
-            np.repeat(columns, len(rows)),
-            self.k,
-            self.element_bytes,
-            self.out_bytes,
-            physical,
+            tile, rows, columns, self.k, self.element_bytes, self.out_bytes, physical
         )
 
 
@@ -144,9 +168,10 @@ def linear_layer_seconds(
     *,
     physical: bool = False,
     is_cold: bool = True,
+    cuts_last: bool = True,
 ) -> float:
-    """One linear layer, tiles dealt in turn. is_cold: weights and rows come from HBM, once each."""
-    counts = layer.all_counts(tile, physical)
+    """One linear layer. is_cold: weights and rows come from HBM, once each. Others: `all_counts`."""
+    counts = layer.all_counts(tile, device.num_cores, physical, cuts_last)
     seconds = linear_seconds(device, memory, counts, tile.rows * tile.columns * 4)
     unique = layer.element_bytes * layer.k * (layer.m + layer.n)
     unique += layer.out_bytes * layer.m * layer.n
@@ -161,15 +186,15 @@ def linear_layer_seconds(
     )
 
 
-# Tiles that the kernels are built for: rows and columns.
-LINEAR_TILES = tuple((m, n) for m in (16, 32, 64, 128) for n in (64, 128, 256))
+# Tiles to choose from: rows and columns. The kernels take any multiple of 16.
+LINEAR_TILES = tuple((m, n) for m in (16, 32, 64, 128) for n in (64, 128, 192, 256))
 
 
 def best_tile(
     device: Chip, memory: Memory, layer: Linear, *, physical: bool = False
 ) -> tuple[LinearTile, float]:
     """The tile of LINEAR_TILES that is predicted to be fastest, and its time in seconds."""
-    tiles = [linear_tile(m, n, layer.element_bytes) for m, n in LINEAR_TILES]
+    tiles = [linear_tile(m, n) for m, n in LINEAR_TILES if m <= max(16, -(-layer.m // 16) * 16)]
     times = [linear_layer_seconds(device, memory, layer, t, physical=physical) for t in tiles]
     best = int(np.argmin(times))
     return tiles[best], times[best]

@@ -39,7 +39,6 @@ class PipeTimes:
 
 def pipe_times(device: Chip, memory: Memory, counts: Counts) -> PipeTimes:
     """How long each pipe is busy if nothing holds it up."""
-
     rate = memory.rate_scale
     return PipeTimes(
         mte2=memory.gm_to_l1.seconds(counts.gm_to_l1, counts.gm_to_l1_transfer) / rate,
@@ -63,7 +62,9 @@ def tile_seconds(device: Chip, memory: Memory, counts: Counts) -> tuple[Array, A
     first step of a core's list passes both one after the other.
     """
     pipes = pipe_times(device, memory, counts)
-    steady = np.maximum(pipes.cube, pipes.vectors) + counts.steps * chip.HANDSHAKE_CYCLES / device.hertz
+    steady = (
+        np.maximum(pipes.cube, pipes.vectors) + counts.steps * chip.HANDSHAKE_CYCLES / device.hertz
+    )
     fill = np.minimum(pipes.cube, pipes.vectors) / np.maximum(counts.steps, 1)
     return steady, fill
 
