@@ -36,7 +36,10 @@ class Launch:
     def core_seconds(self, device: Chip, memory: Memory) -> npt.NDArray[np.float64]:
         """Work of each core if it had the chip for itself. [num_cores]."""
         work = predict.attention_work(device, memory, self.form, self.heads, self.tiles)
-        return np.bincount(work.core, work.seconds, device.num_cores)
+        seconds: npt.NDArray[np.float64] = np.bincount(
+            work.core, work.seconds, device.num_cores
+        ).astype(np.float64)
+        return seconds
 
 
 def plan(device: Chip, geometry: Geometry, policy: Policy, step: Step) -> Launch:

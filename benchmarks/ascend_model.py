@@ -19,8 +19,9 @@ Absolute times are shown with the error found on the check points. docs/ascend-m
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ from benchmarks.plan_traces import Step
 from vllm_xyserve.plan import Geometry, Policy
 from vllm_xyserve.plan.ascend import chip
 from vllm_xyserve.plan.ascend.chip import Chip
+from vllm_xyserve.plan.ascend.counts import Form
 from vllm_xyserve.plan.ascend.predict import Linear, best_tile
 
 # Llama-3 8B on one NPU, a 70B model on eight, and Llama-2 7B with a KV head per query head.
@@ -115,9 +117,15 @@ def stage_row(trace: str, steps: Sequence[Step], cores: int, name: str, verify_l
     }
 
 
+@functools.cache
+def check_errors() -> tuple[float, ...]:
+    """Absolute errors of the committed models on the check points."""
+    return tuple(ascend_fit.check_errors(chip.MEMORIES))
+
+
 def microseconds(seconds: np.ndarray) -> Row:
     """A predicted time, never without how far off such a time may be."""
-    errors = ascend_fit.check_errors(chip.MEMORIES)
+    errors = check_errors()
     span = Range.of((seconds * 1e6).tolist())
     return {
         "us_low": span.low,
@@ -156,8 +164,27 @@ def dealing_rows(
         }
 
 
+def form_rows(quick: bool) -> Iterator[Row]:
+    """Decode steps with the scores on the cube core, as four stages, over two stages."""
+    for cores, device in DEVICES.items():
+        for group in (1, 2, 4) if quick else (1, 2, 3, 4):
+            for num_rows, keys in ((8, 1024), (64, 4096)):
+                step = Step((1,) * num_rows, (keys,) * num_rows)
+                launch = plan(device, Geometry(8, group, 128), Policy(), step)
+                two = totals([replace(launch, form=Form.TWO_STAGE)], device)
+                four = totals([replace(launch, form=Form.FOUR_STAGE)], device)
+                ratio = Range.of((four / two).tolist())
+                yield {
+                    "name": f"two stages {cores} cores group {group}, {num_rows} x {keys}",
+                    "ratio_low": ratio.low,
+                    "ratio_high": ratio.high,
+                    "gain": ratio.is_gain,
+                    **microseconds(two),
+                }
+
+
 def linear_row(trace: str, steps: Sequence[Step], cores: int) -> Row:
-    """Virtual against physical padding of M over the layers of a block. Either has its best tile."""
+    """Virtual against physical padding of M over the layers of a block, each with its best tile."""
     device = DEVICES[cores]
     sizes, numbers = np.unique([sum(s.query_lens) for s in steps], return_counts=True)
     seconds = np.zeros((2, len(chip.MEMORIES)))
@@ -220,7 +247,7 @@ def replay(sampled: dict[str, list[Step]], quick: bool) -> list[Row]:
                     rows.append(stage_row(f"{trace}+verify", verify, cores, name, VERIFY_LEN))
                 rows += dealing_rows(trace, steps, cores, name, dealings)
             rows.append(linear_row(trace, steps, cores))
-    return rows
+    return rows + list(form_rows(quick))
 
 
 def numbers(rows: Sequence[Row], prefix: str, suffix: str, column: str) -> list[float]:
@@ -236,7 +263,7 @@ def numbers(rows: Sequence[Row], prefix: str, suffix: str, column: str) -> list[
 def run(options: Options) -> Result:
     sampled = traces(options)
     rows = replay(sampled, options.quick)
-    errors = ascend_fit.check_errors(chip.MEMORIES)
+    errors = check_errors()
     suffix = f"24 cores {MAIN}"
     plain = [row for row in rows if "+verify" not in str(row["name"])]
     summary = {

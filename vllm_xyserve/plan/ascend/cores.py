@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from vllm_xyserve.plan.ascend.chip import Array
+
+# Demands that differ by less are taken as one.
+ALIKE: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +37,8 @@ def makespan(work: Work, num_cores: int, l2_bytes_per_s: float, hbm_bytes_per_s:
     """
     if not len(work.core):
         return 0.0
-    order = np.argsort(work.core, kind="stable")
-    begin = np.searchsorted(work.core[order], np.arange(num_cores + 1))
-    seconds = np.maximum(work.seconds[order], 1e-12)
-    demands = np.stack([work.l2_bytes[order] / seconds, work.hbm_bytes[order] / seconds])
+    core, seconds, demands = _stretches(work)
+    begin = np.searchsorted(core, np.arange(num_cores + 1))
     limits = (l2_bytes_per_s, hbm_bytes_per_s)
     at, end = begin[:-1].copy(), begin[1:]
     left = np.zeros(num_cores)
@@ -60,6 +62,21 @@ def makespan(work: Work, num_cores: int, l2_bytes_per_s: float, hbm_bytes_per_s:
     return now
 
 
+def _stretches(work: Work) -> tuple[npt.NDArray[np.int64], Array, Array]:
+    """Core, seconds and demands [2, n], alike neighbours joined: how fast a core gets on depends on
+    its demands, not on where a task ends.
+    """
+    order = np.argsort(work.core, kind="stable")
+    core, seconds = work.core[order], np.maximum(work.seconds[order], 1e-12)
+    amounts = np.stack([work.l2_bytes[order], work.hbm_bytes[order]])
+    demands = amounts / seconds
+    before, after = demands[:, :-1], demands[:, 1:]
+    differ = (np.abs(after - before) > ALIKE * np.maximum(after, before)).any(axis=0)
+    starts = np.flatnonzero(np.concatenate(([True], differ | (core[1:] != core[:-1]))))
+    joined = np.add.reduceat(seconds, starts)
+    return core[starts], joined, np.add.reduceat(amounts, starts, axis=1) / joined
+
+
 def _fair_speed(demand: Array, limit: float) -> Array:
     """Share of its demand that each task gets of a bandwidth, max-min fair. [num_tasks]."""
     if demand.sum() <= limit:
@@ -69,4 +86,5 @@ def _fair_speed(demand: Array, limit: float) -> Array:
     served = np.concatenate(([0.0], np.cumsum(rising)[:-1]))
     shares = (limit - served) / np.arange(len(rising), 0, -1)
     share = shares[np.argmax(rising > shares)]
-    return np.minimum(1.0, share / np.maximum(demand, 1e-300))
+    speed: Array = np.minimum(1.0, share / np.maximum(demand, 1e-300))
+    return speed

@@ -1,7 +1,7 @@
 """What a tile moves and computes: bytes per path, cube cycles, vector cycles.
 
-No time in here. The same figures can be counted by the emulation of the kernels, and a test compares
-the two. Every field is a number or an array with one element per tile.
+No time in here. The emulation of the kernels can count the same figures. Every field is an
+array with one element per tile.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Counts:
         return Counts(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
 
 
-def mmad_cycles(m: Array, n: Array, k: Array, element_bytes: int) -> Array:
+def mmad_cycles(m: Array, n: Array | float, k: Array | float, element_bytes: int) -> Array:
     """Cycles of a product of m x k and k x n: one per fractal of 16 x 32 bytes x 16, fp32 two."""
     depth = chip.FRACTAL_BYTES // element_bytes
     fractals = np.ceil(m / chip.MAC_FRACTAL) * np.ceil(n / chip.MAC_FRACTAL) * np.ceil(k / depth)
@@ -149,7 +149,7 @@ def attention_counts(
         l0c_to_gm=scores + partial + straight,
         l1_to_l0a=pages * padded * dim * element + padded * columns * element,
         l1_to_l0b=2 * columns * dim * element,
-        mmad_cycles=2 * mmad_cycles(padded, columns, np.float64(dim), element),
+        mmad_cycles=2 * mmad_cycles(padded, columns, dim, element),
         vector_cycles=rows * columns * (SOFTMAX_CYCLES + more) / 64 + update,
         steps=steps,
         kv_bytes=kv,
@@ -181,7 +181,7 @@ def _two_stage(heads: Heads, rows: Array, keys: Array, steps: Array) -> Counts:
         l0c_to_gm=partial,
         l1_to_l0a=padded * columns * element,
         l1_to_l0b=columns * dim * element,
-        mmad_cycles=mmad_cycles(padded, np.float64(dim), columns, element),
+        mmad_cycles=mmad_cycles(padded, dim, columns, element),
         vector_cycles=keys * per_key
         + rows * columns * SOFTMAX_CYCLES / 64
         + halves * steps * rows * dim * UPDATE_CYCLES / 64,
@@ -266,7 +266,7 @@ def linear_counts(
         l0c_to_gm=out,
         l1_to_l0a=padded * depth * element_bytes,
         l1_to_l0b=wide * depth * element_bytes,
-        mmad_cycles=mmad_cycles(padded, wide, np.float64(depth), element_bytes),
+        mmad_cycles=mmad_cycles(padded, wide, depth, element_bytes),
         vector_cycles=none,
         steps=none,
         kv_bytes=none,

@@ -170,7 +170,7 @@ def linear_layer_seconds(
     is_cold: bool = True,
     cuts_last: bool = True,
 ) -> float:
-    """One linear layer. is_cold: weights and rows come from HBM, once each. Others: `all_counts`."""
+    """One linear layer. is_cold: weights and rows come from HBM, once each."""
     counts = layer.all_counts(tile, device.num_cores, physical, cuts_last)
     seconds = linear_seconds(device, memory, counts, tile.rows * tile.columns * 4)
     unique = layer.element_bytes * layer.k * (layer.m + layer.n)

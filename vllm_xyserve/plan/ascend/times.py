@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from vllm_xyserve.plan.ascend import chip
-from vllm_xyserve.plan.ascend.chip import Chip, Memory
-from vllm_xyserve.plan.ascend.counts import Array, Counts
+from vllm_xyserve.plan.ascend.chip import Array, Chip, Memory
+from vllm_xyserve.plan.ascend.counts import Counts
 
 
 @dataclass(frozen=True, slots=True)
