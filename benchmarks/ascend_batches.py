@@ -47,7 +47,7 @@ def plan(device: Chip, geometry: Geometry, policy: Policy, step: Step) -> Launch
     planner = Planner(NPU.with_cores(device.num_cores), geometry, policy)
     lens = np.asarray(step.query_lens, np.int32), np.asarray(step.key_lens, np.int32)
     table = view(planner.plan(*lens))
-    tiles = _tiles(table, geometry)
+    tiles = tiles_of(table, geometry)
     form = predict.select_form(
         device.num_cores,
         geometry.group_size,
@@ -57,7 +57,7 @@ def plan(device: Chip, geometry: Geometry, policy: Policy, step: Step) -> Launch
         splits=bool((table.tasks["num_splits"] > 1).any()),
     )
     heads = Heads(geometry.head_dim, geometry.element_bytes)
-    return Launch(form, heads, tiles, _merging(table, geometry))
+    return Launch(form, heads, tiles, merging_of(table, geometry))
 
 
 def _owners(begin: npt.NDArray[np.int32], real: npt.NDArray[np.bool_]) -> Ints:
@@ -66,7 +66,8 @@ def _owners(begin: npt.NDArray[np.int32], real: npt.NDArray[np.bool_]) -> Ints:
     return owner[real]
 
 
-def _tiles(table: Sections, geometry: Geometry) -> Tiles:
+def tiles_of(table: Sections, geometry: Geometry) -> Tiles:
+    """Tasks of a table in the order of the cores' lists."""
     real = table.tasks["num_queries"] > 0
     tasks = table.tasks[real]
     rows = tasks["num_queries"].astype(np.float64) * geometry.group_size
@@ -85,10 +86,12 @@ def _tiles(table: Sections, geometry: Geometry) -> Tiles:
         keys=keys,
         num_heads=num_heads,
         cold=np.minimum(share, 1)[segment],
+        is_split=tasks["num_splits"] > 1,
     )
 
 
-def _merging(table: Sections, geometry: Geometry) -> Merging:
+def merging_of(table: Sections, geometry: Geometry) -> Merging:
+    """Merges of a table in the order of the cores' lists."""
     real = table.merges["num_queries"] > 0
     merges = table.merges[real]
     rows = merges["num_queries"].astype(np.float64) * geometry.group_size * merges["num_heads"]

@@ -48,6 +48,7 @@ class AttentionPoint(Point):
             num_heads=np.ones(num_tiles),
             # Repeated on the same inputs, which are smaller than the second-level cache.
             cold=np.zeros(num_tiles),
+            is_split=np.zeros(num_tiles, dtype=bool),
         )
         # That kernel's reference step; ours takes 512 keys at a time.
         per_step = np.full(num_tiles, 256.0)

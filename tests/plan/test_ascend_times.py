@@ -75,6 +75,7 @@ def tiles(rows: list[float], keys: list[float], cores: list[int]) -> Tiles:
         np.array(keys),
         np.ones(len(rows)),
         np.ones(len(rows)),
+        np.zeros(len(rows), dtype=bool),
     )
 
 

@@ -118,17 +118,26 @@ def step_keys(form: Form, rows: Array, keys: Array) -> Array:
 
 
 def attention_counts(
-    form: Form, heads: Heads, rows: Array, keys: Array, per_step: Array | None = None
+    form: Form,
+    heads: Heads,
+    rows: Array,
+    keys: Array,
+    is_split: npt.NDArray[np.bool_] | None = None,
+    per_step: Array | None = None,
 ) -> Counts:
     """Counts of tiles of one KV head, whose keys begin on a page.
 
-    rows: queries times query heads. keys: of the tile. per_step: other kernels' `step_keys`.
+    rows: queries times query heads. keys: of the tile. is_split: leaves a partial result for a
+    merge, default none. per_step: other kernels' `step_keys`.
     """
     rows, keys = np.asarray(rows, dtype=np.float64), np.asarray(keys, dtype=np.float64)
+    whole = rows * heads.head_dim * heads.element_bytes
+    part = rows * (heads.head_dim + LSE_FLOATS) * FP32
+    result = whole if is_split is None else np.where(is_split, part, whole)
     per_step = step_keys(form, rows, keys) if per_step is None else per_step
     steps = np.maximum(np.ceil(keys / per_step), 1)
     if form is Form.TWO_STAGE:
-        return _two_stage(heads, rows, keys, steps)
+        return _two_stage(heads, rows, keys, steps, result)
     is_whole = form is Form.THREE_STAGE
     element, dim = heads.element_bytes, heads.head_dim
     padded, columns, pages = sixteens(rows), sixteens(keys), np.ceil(keys / PAGE_KEYS)
@@ -136,18 +145,19 @@ def attention_counts(
     scores, probabilities = rows * columns * FP32, rows * columns * element
     # A running output goes to the vector cores after every step, a final one straight out.
     partial = np.zeros_like(keys) if is_whole else steps * rows * dim * FP32
-    ends = rows * dim * element
-    straight = ends if is_whole else np.zeros_like(ends)
+    straight = whole if is_whole else np.zeros_like(whole)
+    # A head beyond 128 elements is multiplied in two parts.
+    parts = 2 if dim > 128 else 1
     more = NORMALISE_CYCLES if is_whole else 0
     update = np.zeros_like(keys) if is_whole else steps * rows * dim * UPDATE_CYCLES / 64
     piece = np.minimum(UB_SCORES, rows * np.minimum(keys, per_step) / 2)
     page = np.minimum(keys, PAGE_KEYS)
     return Counts(
-        gm_to_l1=ends + kv + probabilities,
+        gm_to_l1=whole + kv + probabilities,
         gm_to_ub=scores + partial,
-        ub_to_gm=probabilities + ends - straight,
+        ub_to_gm=probabilities + (0 if is_whole else result),
         l0c_to_gm=scores + partial + straight,
-        l1_to_l0a=pages * padded * dim * element + padded * columns * element,
+        l1_to_l0a=pages * padded * dim * element + parts * padded * columns * element,
         l1_to_l0b=2 * columns * dim * element,
         mmad_cycles=2 * mmad_cycles(padded, columns, dim, element),
         vector_cycles=rows * columns * (SOFTMAX_CYCLES + more) / 64 + update,
@@ -161,7 +171,7 @@ def attention_counts(
     )
 
 
-def _two_stage(heads: Heads, rows: Array, keys: Array, steps: Array) -> Counts:
+def _two_stage(heads: Heads, rows: Array, keys: Array, steps: Array, result: Array) -> Counts:
     """Keys go to the vector cores, half of the pages to each, and values to the cube. Either half
     has a running output of its own; the first core combines the two."""
     element, dim = heads.element_bytes, heads.head_dim
@@ -169,22 +179,26 @@ def _two_stage(heads: Heads, rows: Array, keys: Array, steps: Array) -> Counts:
     half_kv = keys * dim * element
     probabilities = rows * columns * element
     query = rows * dim * element
-    halves = np.where(keys > PAGE_KEYS, 2, 1)
-    partial = halves * steps * rows * dim * FP32
+    # A step of a single page is one half's.
+    last_pages = np.ceil(keys / PAGE_KEYS) - (steps - 1) * step_keys(Form.TWO_STAGE, rows, keys) / (
+        PAGE_KEYS
+    )
+    halves = 2 * steps - (last_pages <= 1)
+    partial = halves * rows * dim * FP32
     exchange = 2 * rows * (dim + LSE_FLOATS) * FP32
     per_key = dim / 64 + rows * (dim / 64 * PRODUCT_CYCLES + REDUCE_CYCLES)
     page = np.minimum(keys, PAGE_KEYS)
     return Counts(
         gm_to_l1=half_kv + probabilities,
         gm_to_ub=half_kv + 2 * query + partial + exchange + 2 * rows * LSE_FLOATS * FP32,
-        ub_to_gm=probabilities + exchange + query,
+        ub_to_gm=probabilities + exchange + result,
         l0c_to_gm=partial,
-        l1_to_l0a=padded * columns * element,
+        l1_to_l0a=(2 if dim > 128 else 1) * padded * columns * element,
         l1_to_l0b=columns * dim * element,
         mmad_cycles=mmad_cycles(padded, dim, columns, element),
         vector_cycles=keys * per_key
         + rows * columns * SOFTMAX_CYCLES / 64
-        + halves * steps * rows * dim * UPDATE_CYCLES / 64,
+        + halves * rows * dim * UPDATE_CYCLES / 64,
         steps=steps,
         kv_bytes=2 * half_kv,
         workspace_bytes=2 * (probabilities + partial + exchange),

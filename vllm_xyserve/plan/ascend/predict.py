@@ -43,7 +43,7 @@ class Tiles:
 
     core: whose list. rows, keys: as in `attention_counts`. num_heads: KV heads that the task runs
     one after the other. cold: share of its keys and values that no tile before it has brought into
-    the second-level cache.
+    the second-level cache. is_split: leaves a partial result for a merge.
     """
 
     core: Ints
@@ -51,6 +51,7 @@ class Tiles:
     keys: Array
     num_heads: Array
     cold: Array
+    is_split: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def attention_work(
     per_step: Array | None = None,
 ) -> Work:
     """Tiles as work of the cores. per_step: as in `attention_counts`."""
-    counts = attention_counts(form, heads, tiles.rows, tiles.keys, per_step)
+    counts = attention_counts(form, heads, tiles.rows, tiles.keys, tiles.is_split, per_step)
     steady, fill = tile_seconds(device, memory, counts)
     seconds = steady * tiles.num_heads
     first = np.unique(tiles.core, return_index=True)[1]
