@@ -222,7 +222,7 @@ def traces(options: Options) -> dict[str, list[Step]]:
         **plan_traces.EXCERPTS,
         "mooncake": plan_traces.MOONCAKE,
     }
-    count = 6 if options.quick else 40
+    count = 6 if options.quick else 24
     sampled = {}
     for name, path in paths.items():
         is_mooncake = path.suffix == ".jsonl"

@@ -187,15 +187,20 @@ def linear_layer_seconds(
     )
 
 
-# Tiles to choose from: rows and columns. The kernels take any multiple of 16.
-LINEAR_TILES = tuple((m, n) for m in (16, 32, 64, 128) for n in (64, 128, 192, 256))
+def candidate_tiles(layer: Linear, num_cores: int) -> list[LinearTile]:
+    """Tiles worth a look: as high as M allows or half of it; narrow ones where tiles are few."""
+    height = min(128, max(16, -(-layer.m // 16) * 16))
+    heights = {height, max(16, height // 32 * 16)}
+    is_small = -(-layer.m // height) * -(-layer.n // 128) < 3 * num_cores
+    widths = (64, 128, 192, 256) if is_small else (128, 192, 256)
+    return [linear_tile(m, n) for m in sorted(heights) for n in widths]
 
 
 def best_tile(
     device: Chip, memory: Memory, layer: Linear, *, physical: bool = False
 ) -> tuple[LinearTile, float]:
-    """The tile of LINEAR_TILES that is predicted to be fastest, and its time in seconds."""
-    tiles = [linear_tile(m, n) for m, n in LINEAR_TILES if m <= max(16, -(-layer.m // 16) * 16)]
+    """The candidate that is predicted to be fastest, and its time in seconds."""
+    tiles = candidate_tiles(layer, device.num_cores)
     times = [linear_layer_seconds(device, memory, layer, t, physical=physical) for t in tiles]
     best = int(np.argmin(times))
     return tiles[best], times[best]
