@@ -39,9 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EMULATION = ROOT / "csrc" / "ascendc" / "emulation"
 BUILD = ROOT / "build" / "ascend-emulation"
 INCLUDES = (EMULATION, ROOT / "csrc" / "ascendc", ROOT / "csrc" / "include")
-FLAGS = (
-    "-std=c++17 -fPIC -g1 -march=native -ffp-contract=fast -fno-strict-aliasing -Wall -Wextra"
-).split()
+FLAGS = ["-std=c++17", "-fPIC", "-g1", "-march=native", "-ffp-contract=fast", "-fno-strict-aliasing", "-Wall", "-Wextra"]
 CXX = os.environ.get("CXX", "g++")
 
 
