@@ -45,7 +45,8 @@ unsigned modes(Type from, Type to) {
       {Type::i64, Type::f32, directed},
   };
   for (const Entry& entry : table) {
-    if (entry.from == from && entry.to == to) return entry.modes;
+    if (entry.from == from && entry.to == to)
+      return entry.modes;
   }
   return 0;
 }
@@ -70,7 +71,8 @@ double to_whole(double value, RoundMode mode) {
 template <typename Widen>
 uint16_t adjust(float value, uint16_t nearest, RoundMode mode, Widen widen) {
   const float back = widen(nearest);
-  if (back == value || value != value) return nearest;
+  if (back == value || value != value)
+    return nearest;
   const bool too_large = std::fabs(back) > std::fabs(value);
   const auto toward_zero = static_cast<uint16_t>(too_large ? nearest - 1 : nearest);
   const auto away = static_cast<uint16_t>(toward_zero + 1);
@@ -135,13 +137,18 @@ double read(Type type, const uint8_t* at) {
 }
 
 int64_t saturated(double value, Type type) {
-  if (value != value) return 0;
+  if (value != value)
+    return 0;
   double low = -9223372036854775808.0;
   double high = 9223372036854774784.0;
-  if (type == Type::i32) low = -2147483648.0, high = 2147483647.0;
-  if (type == Type::i16) low = -32768.0, high = 32767.0;
-  if (type == Type::i8) low = -128.0, high = 127.0;
-  if (type == Type::u8) low = 0.0, high = 255.0;
+  if (type == Type::i32)
+    low = -2147483648.0, high = 2147483647.0;
+  if (type == Type::i16)
+    low = -32768.0, high = 32767.0;
+  if (type == Type::i8)
+    low = -128.0, high = 127.0;
+  if (type == Type::u8)
+    low = 0.0, high = 255.0;
   return static_cast<int64_t>(std::min(high, std::max(low, value)));
 }
 
@@ -170,18 +177,23 @@ void write(Type type, double value, RoundMode mode, uint8_t* at) {
 bool convert_fast(Type from, Type to, RoundMode mode, const uint8_t* a, uint8_t* d, uint64_t n) {
   const auto* words = reinterpret_cast<const uint16_t*>(a);
   auto* floats = reinterpret_cast<float*>(d);
-  if (to == Type::f32 && from == Type::f16) return halves_to_floats(words, floats, n), true;
-  if (to == Type::f32 && from == Type::bf16) return bf16_to_floats(words, floats, n), true;
+  if (to == Type::f32 && from == Type::f16)
+    return halves_to_floats(words, floats, n), true;
+  if (to == Type::f32 && from == Type::bf16)
+    return bf16_to_floats(words, floats, n), true;
   const bool nearest = mode == RoundMode::CAST_RINT || mode == RoundMode::CAST_NONE;
-  if (from != Type::f32 || !nearest) return false;
+  if (from != Type::f32 || !nearest)
+    return false;
   const auto* source = reinterpret_cast<const float*>(a);
   auto* target = reinterpret_cast<uint16_t*>(d);
   if (to == Type::f16) {
-    for (uint64_t i = 0; i < n; ++i) target[i] = float_to_half(source[i]);
+    for (uint64_t i = 0; i < n; ++i)
+      target[i] = float_to_half(source[i]);
     return true;
   }
   if (to == Type::bf16) {
-    for (uint64_t i = 0; i < n; ++i) target[i] = bfloat16_t(source[i]).bits;
+    for (uint64_t i = 0; i < n; ++i)
+      target[i] = bfloat16_t(source[i]).bits;
     return true;
   }
   return false;
@@ -189,12 +201,15 @@ bool convert_fast(Type from, Type to, RoundMode mode, const uint8_t* a, uint8_t*
 
 void convert(Type from, Type to, RoundMode mode, float scale, const uint8_t* a, uint8_t* d,
              uint64_t n) {
-  if (convert_fast(from, to, mode, a, d, n)) return;
+  if (convert_fast(from, to, mode, a, d, n))
+    return;
   const bool scaled = from == Type::i32 && to == Type::f16;
   for (uint64_t i = 0; i < n; ++i) {
     double value = read(from, a + i * size_of(from));
-    if (scaled) value *= scale;
-    if (from == Type::f32 && to == Type::f32) value = to_whole(value, mode);
+    if (scaled)
+      value *= scale;
+    if (from == Type::f32 && to == Type::f32)
+      value = to_whole(value, mode);
     write(to, value, mode, d + i * size_of(to));
   }
 }
@@ -204,14 +219,16 @@ void convert(Type from, Type to, RoundMode mode, float scale, const uint8_t* a, 
 namespace engine {
 
 void set_deq_scale(Site site, half scale) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   issuing(site, "SetDeqScale", pipe_v);
   here().deq_scale = static_cast<float>(scale);
 }
 
 void cast(Site site, Local dst, Local src, RoundMode mode, const Lanes& lanes,
           const AscendC::UnaryRepeatParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "Cast", pipe_v);
   const unsigned legal = modes(src.type, dst.type);
   if (legal == 0) {
@@ -228,7 +245,8 @@ void cast(Site site, Local dst, Local src, RoundMode mode, const Lanes& lanes,
     from.repeat_stride = lanes_on.per_repeat * from.size() / 32;
     to.repeat_stride = lanes_on.per_repeat * to.size() / 32;
   }
-  for (const Operand* operand : {&from, &to}) require_operand(op, *operand);
+  for (const Operand* operand : {&from, &to})
+    require_operand(op, *operand);
   require_overlap(op, lanes_on, to, from);
   const float scale = here().deq_scale;
   enqueue(op, [=](Op& run) {

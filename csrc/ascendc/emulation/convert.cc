@@ -27,14 +27,18 @@ inline float widen(uint16_t h) {
 
 }  // namespace
 
-float half_to_float(uint16_t bits) { return widen(bits); }
+float half_to_float(uint16_t bits) {
+  return widen(bits);
+}
 
 uint16_t float_to_half(float value) {
   const uint32_t bits = as_bits(value);
   const uint32_t sign = bits >> 16 & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
-  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
+  if (magnitude > 0x7f800000u)
+    return static_cast<uint16_t>(sign | 0x7e00u);
+  if (magnitude >= 0x477ff000u)
+    return static_cast<uint16_t>(sign | 0x7c00u);
   if (magnitude < 0x38800000u) {
     // Adding 0.5 aligns the subnormal's last bit with the float's, which rounds to nearest even.
     const uint32_t aligned = as_bits(as_float(magnitude) + 0.5f) - as_bits(0.5f);
@@ -45,11 +49,13 @@ uint16_t float_to_half(float value) {
 }
 
 void halves_to_floats(const uint16_t* from, float* to, uint64_t count) {
-  for (uint64_t i = 0; i < count; ++i) to[i] = widen(from[i]);
+  for (uint64_t i = 0; i < count; ++i)
+    to[i] = widen(from[i]);
 }
 
 void bf16_to_floats(const uint16_t* from, float* to, uint64_t count) {
-  for (uint64_t i = 0; i < count; ++i) to[i] = as_float(static_cast<uint32_t>(from[i]) << 16);
+  for (uint64_t i = 0; i < count; ++i)
+    to[i] = as_float(static_cast<uint32_t>(from[i]) << 16);
 }
 
 }  // namespace xyserve::emulation

@@ -17,9 +17,12 @@ void combine(engine::AtomicOp op, uint8_t* to, const uint8_t* from, uint64_t byt
     T a, b;
     std::memcpy(&a, to + at, sizeof(T));
     std::memcpy(&b, from + at, sizeof(T));
-    if (op == engine::AtomicOp::add) a = static_cast<T>(a + b);
-    if (op == engine::AtomicOp::max) a = std::max(a, b);
-    if (op == engine::AtomicOp::min) a = std::min(a, b);
+    if (op == engine::AtomicOp::add)
+      a = static_cast<T>(a + b);
+    if (op == engine::AtomicOp::max)
+      a = std::max(a, b);
+    if (op == engine::AtomicOp::min)
+      a = std::min(a, b);
     std::memcpy(to + at, &a, sizeof(T));
   }
 }
@@ -31,7 +34,7 @@ void combine_bf16(engine::AtomicOp op, uint8_t* to, const uint8_t* from, uint64_
     std::memcpy(&b, from + at, 2);
     const float x = static_cast<float>(a);
     const float y = static_cast<float>(b);
-    const float z = op == engine::AtomicOp::add ? x + y
+    const float z = op == engine::AtomicOp::add   ? x + y
                     : op == engine::AtomicOp::max ? std::max(x, y)
                                                   : std::min(x, y);
     a = bfloat16_t(z);
@@ -76,7 +79,8 @@ Bursts bursts_of(const Op& op, uint32_t count, Type type, uint64_t unit = unit_b
 
 Pipe pipe_in(Site site, const Local& dst) {
   const bool known = dst.buffer == Buffer::ub || dst.buffer == Buffer::l1;
-  if (!known) engine::reject(site, "DataCopy", "global memory to UB or L1", 0);
+  if (!known)
+    engine::reject(site, "DataCopy", "global memory to UB or L1", 0);
   return pipe_mte2;
 }
 
@@ -121,12 +125,12 @@ void copy_out(const Op& op, const Global& dst, const Local& src, const Bursts& b
 }
 
 void require_overlap(const Op& op, const Local& dst, const Local& src, const Bursts& b) {
-  if (dst.buffer != src.buffer || dst.address == src.address) return;
+  if (dst.buffer != src.buffer || dst.address == src.address)
+    return;
   const uint64_t to_end = dst.address + (b.count - 1) * b.to_step + b.bytes;
   const uint64_t from_end = src.address + (b.count - 1) * b.from_step + b.bytes;
   require(op, dst.address >= from_end || src.address >= to_end,
-          "source and target that overlap completely or not at all; target",
-          dst.address);
+          "source and target that overlap completely or not at all; target", dst.address);
 }
 
 void copy_within(const Op& op, const Local& dst, const Local& src, const Bursts& b) {
@@ -172,7 +176,8 @@ void forget(const Op& op, const Span& span, uint64_t bytes) {
 
 void fill(const Op& op, const Span& span, uint64_t bytes, uint64_t value, uint32_t size) {
   touch(op, span, bytes, true);
-  for (uint64_t at = 0; at < bytes; at += size) std::memcpy(span.data() + at, &value, size);
+  for (uint64_t at = 0; at < bytes; at += size)
+    std::memcpy(span.data() + at, &value, size);
 }
 
 }  // namespace
@@ -212,7 +217,8 @@ void store(const Op& op, const Atomic& atomic, const Span& to, const uint8_t* da
 namespace engine {
 
 void set_atomic(Site site, const char* api, AtomicOp operation, Type type) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, api, pipe_s);
   const bool legal = type == Type::f32 || type == Type::f16 || type == Type::i32 ||
                      type == Type::i16 || type == Type::i8 || type == Type::bf16;
@@ -222,45 +228,52 @@ void set_atomic(Site site, const char* api, AtomicOp operation, Type type) {
 }
 
 void data_copy(Site site, Local dst, Global src, uint32_t n) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "DataCopy", pipe_in(site, dst));
   copy_in(op, dst, src, bursts_of(op, n, dst.type));
 }
 
 void data_copy(Site site, Global dst, Local src, uint32_t n) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "DataCopy", pipe_mte3);
   copy_out(op, dst, src, bursts_of(op, n, src.type));
 }
 
 void data_copy(Site site, Local dst, Local src, uint32_t n) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   uint64_t unit = 0;
   const Op op = issuing_within(site, dst, src, unit);
   copy_within(op, dst, src, bursts_of(op, n, dst.type, unit));
 }
 
 void data_copy(Site site, Local dst, Global src, const DataCopyParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "DataCopy", pipe_in(site, dst));
   copy_in(op, dst, src, bursts_of(op, p));
 }
 
 void data_copy(Site site, Global dst, Local src, const DataCopyParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "DataCopy", pipe_mte3);
   copy_out(op, dst, src, bursts_of(op, p));
 }
 
 void data_copy(Site site, Local dst, Local src, const DataCopyParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   uint64_t unit = 0;
   const Op op = issuing_within(site, dst, src, unit);
   copy_within(op, dst, src, bursts_of(op, p, unit));
 }
 
 void data_copy(Site site, Local dst, Global src, const Nd2NzParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "DataCopy", pipe_mte2);
   require(op, dst.buffer == Buffer::l1, "L1 as the target of ND2NZ; buffer",
           static_cast<int64_t>(dst.buffer));
@@ -304,7 +317,8 @@ void data_copy(Site site, Local dst, Global src, const Nd2NzParams& p) {
 }
 
 void data_copy_pad(Site site, Local dst, Global src, const DataCopyExtParams& p, const Pad& pad) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "DataCopyPad", pipe_mte2);
   require_aligned(op, dst);
   require_place(op, dst);
@@ -343,7 +357,8 @@ void data_copy_pad(Site site, Local dst, Global src, const DataCopyExtParams& p,
 }
 
 void data_copy_pad(Site site, Global dst, Local src, const DataCopyExtParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "DataCopyPad", pipe_mte3);
   require_aligned(op, src);
   require_place(op, src);

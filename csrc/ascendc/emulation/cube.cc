@@ -12,7 +12,9 @@ namespace {
 constexpr uint64_t fractal = 512;
 constexpr uint64_t side = 16;
 
-uint64_t up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit; }
+uint64_t up(uint64_t value, uint64_t unit) {
+  return (value + unit - 1) / unit;
+}
 
 void require_cube_target(const Op& op, const Local& dst, uint32_t alignment) {
   const bool legal = dst.buffer == Buffer::l0a || dst.buffer == Buffer::l0b;
@@ -83,12 +85,16 @@ void read_operand(const Op& op, const Local& tensor, uint64_t rows, const Shape&
 template <typename To>
 void widen(const uint8_t* from, Type type, To* to, uint64_t n) {
   if constexpr (std::is_same_v<To, int32_t>) {
-    for (uint64_t i = 0; i < n; ++i) to[i] = static_cast<int8_t>(from[i]);
+    for (uint64_t i = 0; i < n; ++i)
+      to[i] = static_cast<int8_t>(from[i]);
   } else {
     const auto* words = reinterpret_cast<const uint16_t*>(from);
-    if (type == Type::f32) std::memcpy(to, from, n * sizeof(float));
-    if (type == Type::f16) halves_to_floats(words, to, n);
-    if (type == Type::bf16) bf16_to_floats(words, to, n);
+    if (type == Type::f32)
+      std::memcpy(to, from, n * sizeof(float));
+    if (type == Type::f16)
+      halves_to_floats(words, to, n);
+    if (type == Type::bf16)
+      bf16_to_floats(words, to, n);
   }
 }
 
@@ -124,7 +130,8 @@ struct Packed {
         To* panel = &b[(n1 * s.k + k) * side];
         const uint64_t columns = std::min(side, s.n - n1 * side);
         for (uint64_t n = 0; n < columns; ++n) {
-          for (uint64_t d = 0; d < depth; ++d) panel[d * side + n] = tile[n * s.c0 + d];
+          for (uint64_t d = 0; d < depth; ++d)
+            panel[d * side + n] = tile[n * s.c0 + d];
         }
       }
     }
@@ -135,16 +142,19 @@ template <typename To, int rows>
 void multiply_rows(const To* a, const To* panel, uint64_t k, To* c, uint64_t c_step) {
   To sum[rows][side];
   for (int r = 0; r < rows; ++r) {
-    for (uint64_t n = 0; n < side; ++n) sum[r][n] = c[static_cast<uint64_t>(r) * c_step + n];
+    for (uint64_t n = 0; n < side; ++n)
+      sum[r][n] = c[static_cast<uint64_t>(r) * c_step + n];
   }
   for (uint64_t at = 0; at < k; ++at) {
     for (int r = 0; r < rows; ++r) {
       const To factor = a[static_cast<uint64_t>(r) * k + at];
-      for (uint64_t n = 0; n < side; ++n) sum[r][n] += factor * panel[at * side + n];
+      for (uint64_t n = 0; n < side; ++n)
+        sum[r][n] += factor * panel[at * side + n];
     }
   }
   for (int r = 0; r < rows; ++r) {
-    for (uint64_t n = 0; n < side; ++n) c[static_cast<uint64_t>(r) * c_step + n] = sum[r][n];
+    for (uint64_t n = 0; n < side; ++n)
+      c[static_cast<uint64_t>(r) * c_step + n] = sum[r][n];
   }
 }
 
@@ -174,10 +184,13 @@ void multiply(const Packed<To>& packed, const Shape& s, To* c) {
 
 void require_numbers(const Op& op, const std::vector<float>& values, const char* rule) {
   uint32_t bad = 0;
-  for (float value : values) bad |= value != value;
-  if (bad == 0) return;
+  for (float value : values)
+    bad |= value != value;
+  if (bad == 0)
+    return;
   int64_t at = 0;
-  while (values[static_cast<size_t>(at)] == values[static_cast<size_t>(at)]) ++at;
+  while (values[static_cast<size_t>(at)] == values[static_cast<size_t>(at)])
+    ++at;
   fail(op, rule, at);
 }
 
@@ -238,7 +251,8 @@ void finish_c(const Op& op, const Local& dst, const Shape& s) {
       touch(op, {c.memory, start}, s.m * 64, true);
       continue;
     }
-    for (uint64_t m = 0; m < s.m; ++m) touch(op, {c.memory, start + m * 64}, columns * 4, true);
+    for (uint64_t m = 0; m < s.m; ++m)
+      touch(op, {c.memory, start + m * 64}, columns * 4, true);
   }
 }
 
@@ -300,7 +314,8 @@ void run_mmad(Op& run, const Local& dst, const Local& a, const Local& b, const L
 namespace engine {
 
 void load_data(Site site, Local dst, Local src, const LoadData2DParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "LoadData", pipe_mte1);
   require_cube_target(op, dst, 512);
   require(op, src.buffer == Buffer::l1, "L1 as the source; buffer",
@@ -311,7 +326,8 @@ void load_data(Site site, Local dst, Local src, const LoadData2DParams& p) {
           size_of(src.type));
   enqueue(op, [dst, src, p](Op& run) {
     uint64_t rows[16];
-    for (uint64_t i = 0; i < 16; ++i) rows[i] = i * 32;
+    for (uint64_t i = 0; i < 16; ++i)
+      rows[i] = i * 32;
     for (uint64_t r = 0; r < p.repeatTimes; ++r) {
       const uint64_t source = (p.startIndex + r * p.srcStride) * fractal;
       const Span from = local_span(run, src, source, fractal);
@@ -329,7 +345,8 @@ void load_data(Site site, Local dst, Local src, const LoadData2DParams& p) {
 }
 
 void load_data(Site site, Local dst, Global src, const LoadData2DParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "LoadData", pipe_mte2);
   require(op, op.core->cube, "global memory to L1, L0A or L0B on AIC", 0);
   require(op, dst.address % 512 == 0, "a target aligned to 512 bytes", dst.address);
@@ -345,9 +362,9 @@ void load_data(Site site, Local dst, Global src, const LoadData2DParams& p) {
   });
 }
 
-void load_data_with_transpose(Site site, Local dst, Local src,
-                              const LoadData2dTransposeParams& p) {
-  if (active->stopping) return;
+void load_data_with_transpose(Site site, Local dst, Local src, const LoadData2dTransposeParams& p) {
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "LoadDataWithTranspose", pipe_mte1);
   require_cube_target(op, dst, 512);
   require(op, src.buffer == Buffer::l1, "L1 as the source; buffer",
@@ -372,9 +389,12 @@ void load_data_with_transpose(Site site, Local dst, Local src,
       const Span to = local_span(run, dst, r * (1 + p.dstGap) * fractal, extent);
       touch(run, from, square, false);
       touch(run, to, fractal, true);
-      if (square != fractal) touch(run, {to.memory, to.offset + second}, fractal, true);
-      if (size == 2) transpose_square<uint16_t>(from, from_row, to, to_row, n);
-      if (size == 1) transpose_square<uint8_t>(from, from_row, to, to_row, n);
+      if (square != fractal)
+        touch(run, {to.memory, to.offset + second}, fractal, true);
+      if (size == 2)
+        transpose_square<uint16_t>(from, from_row, to, to_row, n);
+      if (size == 1)
+        transpose_square<uint8_t>(from, from_row, to, to_row, n);
       if (size == 4) {
         for (uint64_t i = 0; i < 16; ++i) {
           for (uint64_t j = 0; j < 16; ++j) {
@@ -392,7 +412,8 @@ void load_data_with_transpose(Site site, Local dst, Local src,
 
 void init_const(Site site, Local dst, uint16_t repeat, uint16_t blocks, uint16_t gap,
                 uint64_t value) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const bool l1 = dst.buffer == Buffer::l1;
   const Op op = issuing(site, "InitConstValue", l1 ? pipe_mte2 : pipe_mte1);
   require(op, l1 || dst.buffer == Buffer::l0a || dst.buffer == Buffer::l0b,
@@ -407,13 +428,15 @@ void init_const(Site site, Local dst, uint16_t repeat, uint16_t blocks, uint16_t
     for (uint64_t r = 0; r < repeat; ++r) {
       const Span to = local_span(run, dst, r * (bytes + gap * unit), bytes);
       touch(run, to, bytes, true);
-      for (uint64_t at = 0; at < bytes; at += size) std::memcpy(to.data() + at, &value, size);
+      for (uint64_t at = 0; at < bytes; at += size)
+        std::memcpy(to.data() + at, &value, size);
     }
   });
 }
 
 void mmad(Site site, Local dst, Local a, Local b, const Local* bias, const MmadParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "Mmad", pipe_m);
   require(op, dst.buffer == Buffer::l0c, "L0C as the target; buffer",
           static_cast<int64_t>(dst.buffer));
@@ -456,7 +479,8 @@ void mmad(Site site, Local dst, Local a, Local b, const Local* bias, const MmadP
 }
 
 void set_mm_direction(Site site, bool row_major) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   issuing(site, "SetMMRowMajor", pipe_m);
   here().row_major = row_major;
 }

@@ -20,16 +20,17 @@ struct Conversion {
 
 Conversion conversion_of(const Op& op, QuantMode_t mode, Type from, Type to, bool has_scale) {
   static const Conversion table[] = {
-      {NoQuant, Type::f32, Type::f32, false},     {NoQuant, Type::i32, Type::i32, false},
-      {F322F16, Type::f32, Type::f16, false},     {F322BF16, Type::f32, Type::bf16, false},
-      {DEQF16, Type::i32, Type::f16, false},      {VDEQF16, Type::i32, Type::f16, true},
-      {QF322B8_PRE, Type::f32, Type::i8, false},  {QF322B8_PRE, Type::f32, Type::u8, false},
-      {VQF322B8_PRE, Type::f32, Type::i8, true},  {VQF322B8_PRE, Type::f32, Type::u8, true},
-      {REQ8, Type::i32, Type::i8, false},         {REQ8, Type::i32, Type::u8, false},
-      {VREQ8, Type::i32, Type::i8, true},         {VREQ8, Type::i32, Type::u8, true},
+      {NoQuant, Type::f32, Type::f32, false},    {NoQuant, Type::i32, Type::i32, false},
+      {F322F16, Type::f32, Type::f16, false},    {F322BF16, Type::f32, Type::bf16, false},
+      {DEQF16, Type::i32, Type::f16, false},     {VDEQF16, Type::i32, Type::f16, true},
+      {QF322B8_PRE, Type::f32, Type::i8, false}, {QF322B8_PRE, Type::f32, Type::u8, false},
+      {VQF322B8_PRE, Type::f32, Type::i8, true}, {VQF322B8_PRE, Type::f32, Type::u8, true},
+      {REQ8, Type::i32, Type::i8, false},        {REQ8, Type::i32, Type::u8, false},
+      {VREQ8, Type::i32, Type::i8, true},        {VREQ8, Type::i32, Type::u8, true},
   };
   for (const Conversion& entry : table) {
-    if (entry.mode != mode || entry.from != from || entry.to != to) continue;
+    if (entry.mode != mode || entry.from != from || entry.to != to)
+      continue;
     require(op, entry.per_column == has_scale, "a scale tensor in L1 for per-column modes only",
             mode);
     return entry;
@@ -56,7 +57,8 @@ void convert_one(const Conversion& how, uint64_t scale, bool relu, const uint8_t
   if (how.mode == NoQuant && how.from == Type::i32) {
     int32_t value;
     std::memcpy(&value, from, 4);
-    if (relu) value = std::max(value, 0);
+    if (relu)
+      value = std::max(value, 0);
     std::memcpy(to, &value, 4);
     return;
   }
@@ -68,8 +70,10 @@ void convert_one(const Conversion& how, uint64_t scale, bool relu, const uint8_t
   } else {
     std::memcpy(&value, from, 4);
   }
-  if (relu && value < 0) value = 0;
-  if (how.mode != NoQuant && how.mode != F322F16 && how.mode != F322BF16) value *= scale_of(scale);
+  if (relu && value < 0)
+    value = 0;
+  if (how.mode != NoQuant && how.mode != F322F16 && how.mode != F322BF16)
+    value *= scale_of(scale);
   if (how.to == Type::f32) {
     std::memcpy(to, &value, 4);
   } else if (how.to == Type::f16) {
@@ -128,7 +132,8 @@ void note_reads(Op& run, const Out& out, uint64_t nd) {
 }
 
 const uint64_t* read_scales(Op& run, const Out& out) {
-  if (!out.how.per_column) return nullptr;
+  if (!out.how.per_column)
+    return nullptr;
   const uint64_t bytes = out.p.nSize * 8ull;
   require(run, bytes <= 2048, "scales within the fixpipe buffer of 2 KB; bytes",
           static_cast<int64_t>(bytes));
@@ -148,10 +153,7 @@ void run_fixpipe(Op& run, const Out& out, Target target, bool to_global) {
   const bool nd = out.layout == CO2Layout::ROW_MAJOR;
   for (uint64_t i = 0; i < (nd ? out.p.ndNum : 1u); ++i) {
     note_reads(run, out, i);
-    const uint64_t width = nd                      ? out.p.nSize
-                           : size == 1             ? 32
-                           : out.p.isChannelSplit  ? 8
-                                                   : 16;
+    const uint64_t width = nd ? out.p.nSize : size == 1 ? 32 : out.p.isChannelSplit ? 8 : 16;
     for (uint64_t m = 0; m < out.p.mSize; ++m) {
       for (uint64_t n = 0; n < out.p.nSize; n += width) {
         const uint64_t columns = std::min<uint64_t>(width, out.p.nSize - n);
@@ -168,8 +170,8 @@ void run_fixpipe(Op& run, const Out& out, Target target, bool to_global) {
   count(*run.core, "fix.transfers", 1);
 }
 
-Out checked(const Op& op, Type to, const Local& src, const Local* scale,
-            const FixpipeParamsV220& p, CO2Layout layout) {
+Out checked(const Op& op, Type to, const Local& src, const Local* scale, const FixpipeParamsV220& p,
+            CO2Layout layout) {
   require(op, src.buffer == Buffer::l0c, "L0C as the source; buffer",
           static_cast<int64_t>(src.buffer));
   require(op, src.address % 64 == 0, "a source aligned to 64 bytes", src.address);
@@ -188,8 +190,8 @@ Out checked(const Op& op, Type to, const Local& src, const Local* scale,
   require(op, p.unitFlag == 0, "unitFlag 0 (the others are not emulated)", p.unitFlag);
   require(op, !p.isChannelSplit || (!nd && to == Type::f32 && src.type == Type::f32),
           "isChannelSplit for float in NZ", 1);
-  Out out{src, p, conversion_of(op, p.quantPre, src.type, to, scale != nullptr), layout, Local(),
-          atomic_now(op, to)};
+  Out out{src,    p,       conversion_of(op, p.quantPre, src.type, to, scale != nullptr),
+          layout, Local(), atomic_now(op, to)};
   if (scale != nullptr) {
     require(op, scale->buffer == Buffer::l1, "the scale tensor in L1; buffer",
             static_cast<int64_t>(scale->buffer));
@@ -203,11 +205,12 @@ Out checked(const Op& op, Type to, const Local& src, const Local* scale,
 
 void engine::fixpipe(Site site, Global dst, Local src, const Local* scale,
                      const FixpipeParamsV220& p, CO2Layout layout) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "Fixpipe", pipe_fix);
   const Out out = checked(op, dst.type, src, scale, p, layout);
-  require(op, dst.address % size_of(dst.type) == 0,
-          "a global address aligned to the element size", static_cast<int64_t>(dst.address));
+  require(op, dst.address % size_of(dst.type) == 0, "a global address aligned to the element size",
+          static_cast<int64_t>(dst.address));
   enqueue(op, [out, dst](Op& run) {
     run_fixpipe(
         run, out,
@@ -218,7 +221,8 @@ void engine::fixpipe(Site site, Global dst, Local src, const Local* scale,
 
 void engine::fixpipe(Site site, Local dst, Local src, const Local* scale,
                      const FixpipeParamsV220& p, CO2Layout layout) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "Fixpipe", pipe_fix);
   require(op, dst.buffer == Buffer::l1, "L1 or global memory as the target (no L0C to UB); buffer",
           static_cast<int64_t>(dst.buffer));

@@ -14,7 +14,16 @@
 
 namespace xyserve::emulation {
 
-enum Pipe : uint8_t { pipe_s, pipe_v, pipe_m, pipe_mte1, pipe_mte2, pipe_mte3, pipe_fix, pipe_count };
+enum Pipe : uint8_t {
+  pipe_s,
+  pipe_v,
+  pipe_m,
+  pipe_mte1,
+  pipe_mte2,
+  pipe_mte3,
+  pipe_fix,
+  pipe_count
+};
 const char* name_of(Pipe);
 const char* name_of(Buffer);
 const char* name_of(Type);
@@ -111,12 +120,12 @@ struct Core {
   std::deque<Entry> queue[pipe_count];
   Clock clock[pipe_count];
   uint32_t counter[pipe_count] = {};
-  SharedClock issued;            // snapshot of what the scalar program knows
+  SharedClock issued;  // snapshot of what the scalar program knows
   uint64_t issued_version = 0;
   uint64_t joined_version[pipe_count] = {};
   std::vector<Channel> channels;  // HardEvent * 8 + id
   std::deque<Token> cross[16];
-  std::vector<Mmadding> mmads;   // results since the last PIPE_M barrier
+  std::vector<Mmadding> mmads;  // results since the last PIPE_M barrier
   std::unordered_map<uint64_t, CacheLineCopy> cache;
   uint64_t mask[2] = {~uint64_t{0}, ~uint64_t{0}};
   bool mask_counts = false;
@@ -185,13 +194,18 @@ struct Launch {
 };
 
 extern Launch* active;  // null outside launch()
-inline Core& here() { return *active->current; }
-inline bool hb() { return active->options->happens_before; }
+inline Core& here() {
+  return *active->current;
+}
+inline bool hb() {
+  return active->options->happens_before;
+}
 
 // --- findings
 [[noreturn]] void fail(const Op& op, const char* rule, int64_t value, const std::string& more = "");
 inline void require(const Op& op, bool holds, const char* rule, int64_t value) {
-  if (__builtin_expect(!holds, 0)) fail(op, rule, value);
+  if (__builtin_expect(!holds, 0))
+    fail(op, rule, value);
 }
 
 // --- issuing. Checks in the program's context use `issuing`, then `enqueue` hands over the work.

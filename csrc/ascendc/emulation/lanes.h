@@ -26,8 +26,10 @@ struct Active {
 
   bool on(uint64_t element) const { return bits[element / 64] >> (element % 64) & 1; }
   bool full(uint64_t repeat) const {
-    if (total >= 0) return static_cast<uint64_t>(total) >= (repeat + 1) * per_repeat;
-    if (per_repeat == 128) return (bits[0] & bits[1]) == ~uint64_t{0};
+    if (total >= 0)
+      return static_cast<uint64_t>(total) >= (repeat + 1) * per_repeat;
+    if (per_repeat == 128)
+      return (bits[0] & bits[1]) == ~uint64_t{0};
     return per_repeat == 64 ? bits[0] == ~uint64_t{0} : bits[0] == (uint64_t{1} << 32) - 1;
   }
 };
@@ -42,7 +44,8 @@ void count_repeats(Op& op, Type type, uint64_t repeats);
 
 inline uint64_t place(const Operand& operand, uint64_t repeat, uint64_t element) {
   const uint64_t per_block = 32 / operand.size();
-  const uint64_t block = repeat * operand.repeat_stride + element / per_block * operand.block_stride;
+  const uint64_t block =
+      repeat * operand.repeat_stride + element / per_block * operand.block_stride;
   return block * 32 + element % per_block * operand.size();
 }
 
@@ -65,11 +68,13 @@ void for_pieces(const Active& active, const Operand (&operands)[N], Visit visit)
   }
   const uint64_t n = active.per_repeat;
   if (all_dense && active.total >= 0) {
-    if (active.total > 0) visit(0, 0, static_cast<uint64_t>(active.total));
+    if (active.total > 0)
+      visit(0, 0, static_cast<uint64_t>(active.total));
     return;
   }
   if (all_dense && active.full(0)) {
-    if (active.repeats > 0) visit(0, 0, active.repeats * n);
+    if (active.repeats > 0)
+      visit(0, 0, active.repeats * n);
     return;
   }
   const uint64_t chunk = 32 / widest;
@@ -78,7 +83,8 @@ void for_pieces(const Active& active, const Operand (&operands)[N], Visit visit)
       const uint64_t left = active.total >= 0 ? static_cast<uint64_t>(active.total) - r * n : n;
       const uint64_t here = std::min(n, left);
       const uint64_t step = blocks_dense ? here : chunk;
-      for (uint64_t e = 0; e < here; e += step) visit(r, e, std::min(step, here - e));
+      for (uint64_t e = 0; e < here; e += step)
+        visit(r, e, std::min(step, here - e));
       continue;
     }
     const uint64_t limit = blocks_dense ? n : chunk;
@@ -88,7 +94,8 @@ void for_pieces(const Active& active, const Operand (&operands)[N], Visit visit)
         continue;
       }
       uint64_t end = e + 1;
-      while (end < n && active.on(end) && end % limit != 0) ++end;
+      while (end < n && active.on(end) && end % limit != 0)
+        ++end;
       visit(r, e, end - e);
       e = end;
     }

@@ -17,11 +17,14 @@ constexpr uint8_t poison = 0xcb;  // what memory holds that nobody wrote
 void* reserve(uint64_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
+  if (memory == MAP_FAILED)
+    throw std::bad_alloc();
   return memory;
 }
 
-uint64_t cells_of(uint64_t bytes) { return (bytes + cell_bytes - 1) / cell_bytes; }
+uint64_t cells_of(uint64_t bytes) {
+  return (bytes + cell_bytes - 1) / cell_bytes;
+}
 
 std::vector<Memory>& pool(Buffer buffer) {
   static std::vector<Memory> pools[static_cast<int>(Buffer::count)];
@@ -61,21 +64,21 @@ bool overlaps_itself(Pipe pipe) {
 
 std::string describe_thread(uint16_t thread) {
   const Core& core = *active->cores[thread / pipe_count];
-  return std::string(core.cube ? "AIC" : "AIV") + " block " + std::to_string(core.block) +
-         " sub " + std::to_string(core.sub) + " " + name_of(static_cast<Pipe>(thread % pipe_count));
+  return std::string(core.cube ? "AIC" : "AIV") + " block " + std::to_string(core.block) + " sub " +
+         std::to_string(core.sub) + " " + name_of(static_cast<Pipe>(thread % pipe_count));
 }
 
 [[noreturn]] void fail_race(const Op& op, const Record& earlier, const Memory& memory,
                             uint64_t cell, bool write, bool same_thread) {
   const auto& label = active->labels[earlier.label & ~(label_write | label_atomic)];
-  const std::string more =
-      std::string(write ? "writes " : "reads ") + memory.name + " near byte " +
-      std::to_string(cell * cell_bytes) + ", which " + label.first + " at " + label.second.file +
-      ":" + std::to_string(label.second.line) +
-      ((earlier.label & label_write) != 0 ? " wrote" : " read") + " on " +
-      describe_thread(earlier.thread);
-  fail(op, same_thread ? "a PipeBarrier between operations of one pipe that depend; race at byte"
-                       : "an order by flags between conflicting accesses; race at byte",
+  const std::string more = std::string(write ? "writes " : "reads ") + memory.name + " near byte " +
+                           std::to_string(cell * cell_bytes) + ", which " + label.first + " at " +
+                           label.second.file + ":" + std::to_string(label.second.line) +
+                           ((earlier.label & label_write) != 0 ? " wrote" : " read") + " on " +
+                           describe_thread(earlier.thread);
+  fail(op,
+       same_thread ? "a PipeBarrier between operations of one pipe that depend; race at byte"
+                   : "an order by flags between conflicting accesses; race at byte",
        static_cast<int64_t>(cell * cell_bytes), more);
 }
 
@@ -90,7 +93,8 @@ struct Toucher {
   bool in_order;
 
   bool after(const Record& record) const {
-    if (record.thread == thread && in_order) return true;
+    if (record.thread == thread && in_order)
+      return true;
     return record.clock <= known[record.thread];
   }
 
@@ -120,11 +124,14 @@ struct Toucher {
         placed = true;
         continue;
       }
-      if (meet(record, mask, index)) at.inline_records[kept++] = record;
+      if (meet(record, mask, index))
+        at.inline_records[kept++] = record;
     }
     at.used = kept;
-    if (at.more != 0) placed |= scan_overflow(at, index, mask);
-    if (placed) return;
+    if (at.more != 0)
+      placed |= scan_overflow(at, index, mask);
+    if (placed)
+      return;
     if (at.used < 2) {
       at.inline_records[at.used++] = fresh;
       return;
@@ -154,7 +161,9 @@ struct Toucher {
   }
 };
 
-uint32_t first_bits(uint64_t n) { return n >= 32 ? ~0u : (1u << n) - 1; }
+uint32_t first_bits(uint64_t n) {
+  return n >= 32 ? ~0u : (1u << n) - 1;
+}
 
 // Calls `visit(cell, mask)` for the cells of a range.
 template <typename Visit>
@@ -166,8 +175,10 @@ void for_cells(uint64_t offset, uint64_t length, Visit visit) {
     visit(cell++, first_bits(n) << lead);
     length -= n;
   }
-  for (; length >= cell_bytes; length -= cell_bytes) visit(cell++, ~0u);
-  if (length > 0) visit(cell, first_bits(length));
+  for (; length >= cell_bytes; length -= cell_bytes)
+    visit(cell++, ~0u);
+  if (length > 0)
+    visit(cell, first_bits(length));
 }
 
 }  // namespace
@@ -179,13 +190,13 @@ const char* name_of(Pipe pipe) {
 }
 
 const char* name_of(Buffer buffer) {
-  static const char* const names[] = {"UB",  "L1",         "L0A", "L0B",
+  static const char* const names[] = {"UB",  "L1",         "L0A",           "L0B",
                                       "L0C", "bias table", "fixpipe buffer"};
   return names[static_cast<int>(buffer)];
 }
 
 const char* name_of(Type type) {
-  static const char* const names[] = {"int8",  "uint8",  "int16",   "uint16", "half",  "bf16",
+  static const char* const names[] = {"int8",  "uint8",  "int16", "uint16", "half",  "bf16",
                                       "int32", "uint32", "float", "int64",  "uint64"};
   return names[static_cast<int>(type)];
 }
@@ -196,20 +207,23 @@ uint32_t size_of(Type type) {
 }
 
 bool bits_all(const uint32_t* map, uint64_t offset, uint64_t length) {
-  if (map == nullptr) return true;
+  if (map == nullptr)
+    return true;
   bool all = true;
   for_cells(offset, length, [&](uint64_t cell, uint32_t mask) { all &= (~map[cell] & mask) == 0; });
   return all;
 }
 
 void bits_set(uint32_t* map, uint64_t offset, uint64_t length) {
-  if (map == nullptr) return;
+  if (map == nullptr)
+    return;
   for_cells(offset, length, [&](uint64_t cell, uint32_t mask) { map[cell] |= mask; });
 }
 
 void bits_copy(uint32_t* to, uint64_t to_offset, const uint32_t* from, uint64_t from_offset,
                uint64_t length) {
-  if (to == nullptr) return;
+  if (to == nullptr)
+    return;
   if (bits_all(from, from_offset, length)) {
     bits_set(to, to_offset, length);
     return;
@@ -225,14 +239,15 @@ void bits_copy(uint32_t* to, uint64_t to_offset, const uint32_t* from, uint64_t 
 
 Span global_span(const Op& op, uint64_t address, uint64_t bytes) {
   auto& regions = active->regions;
-  auto after = std::upper_bound(
-      regions.begin(), regions.end(), address, [](uint64_t at, const Memory& region) {
-        return at < reinterpret_cast<uint64_t>(region.data);
-      });
+  auto after = std::upper_bound(regions.begin(), regions.end(), address,
+                                [](uint64_t at, const Memory& region) {
+                                  return at < reinterpret_cast<uint64_t>(region.data);
+                                });
   if (after != regions.begin()) {
     Memory& region = *std::prev(after);
     const uint64_t offset = address - reinterpret_cast<uint64_t>(region.data);
-    if (offset <= region.bytes && bytes <= region.bytes - offset) return {&region, offset};
+    if (offset <= region.bytes && bytes <= region.bytes - offset)
+      return {&region, offset};
     if (offset < region.bytes + (1u << 20)) {
       fail(op, "global memory within a tensor; end of the access in bytes",
            static_cast<int64_t>(offset + bytes),
@@ -243,7 +258,10 @@ Span global_span(const Op& op, uint64_t address, uint64_t bytes) {
 }
 
 Span local_span(const Op& op, const Local& tensor, uint64_t offset, uint64_t bytes) {
+  require(op, tensor.buffer != Buffer::count, "a tensor in on-chip memory", 0);
   Memory& memory = op.core->memory[static_cast<int>(tensor.buffer)];
+  require(op, memory.data != nullptr, "a buffer of this kind of core; buffer",
+          static_cast<int64_t>(tensor.buffer));
   if (offset + bytes > tensor.bytes) {
     fail(op, "an access within the tensor; end in bytes", static_cast<int64_t>(offset + bytes),
          std::string("the tensor in ") + memory.name + " has " + std::to_string(tensor.bytes));
@@ -255,17 +273,20 @@ Span local_span(const Op& op, const Local& tensor, uint64_t offset, uint64_t byt
 }
 
 void touch(const Op& op, const Span& span, uint64_t bytes, bool write, bool atomic) {
-  if (bytes == 0) return;
+  if (bytes == 0)
+    return;
   Memory& memory = *span.memory;
-  if (span.offset + bytes > memory.dirty) memory.dirty = span.offset + bytes;
+  if (span.offset + bytes > memory.dirty)
+    memory.dirty = span.offset + bytes;
   if (write) {
     require(op, !memory.constant, "no write to a constant tensor; byte",
             static_cast<int64_t>(span.offset));
     bits_set(memory.written, span.offset, bytes);
   }
-  if (memory.cells == nullptr || !hb()) return;
-  const uint16_t flags = static_cast<uint16_t>((write ? label_write : 0) |
-                                               (atomic ? label_atomic : 0));
+  if (memory.cells == nullptr || !hb())
+    return;
+  const uint16_t flags =
+      static_cast<uint16_t>((write ? label_write : 0) | (atomic ? label_atomic : 0));
   const Toucher toucher{op,
                         memory,
                         op.core->clock[op.pipe],
@@ -274,14 +295,15 @@ void touch(const Op& op, const Span& span, uint64_t bytes, bool write, bool atom
                         write,
                         atomic,
                         !overlaps_itself(op.pipe)};
-  for_cells(span.offset, bytes,
-            [&](uint64_t cell, uint32_t mask) { toucher.cell(cell, mask); });
+  for_cells(span.offset, bytes, [&](uint64_t cell, uint32_t mask) { toucher.cell(cell, mask); });
 }
 
 void require_written(const Op& op, const Span& span, uint64_t bytes) {
-  if (bits_all(span.memory->written, span.offset, bytes)) return;
+  if (bits_all(span.memory->written, span.offset, bytes))
+    return;
   uint64_t at = 0;
-  while (bits_all(span.memory->written, span.offset + at, 1)) ++at;
+  while (bits_all(span.memory->written, span.offset + at, 1))
+    ++at;
   fail(op, "no read of memory that was never written; byte", static_cast<int64_t>(span.offset + at),
        span.memory->name);
 }
@@ -298,8 +320,10 @@ uint32_t engine::capacity(Buffer buffer) {
   uint32_t bytes = buffer_bytes[static_cast<int>(buffer)];
   const bool mixed =
       options.type == KERNEL_TYPE_MIX_AIC_1_1 || options.type == KERNEL_TYPE_MIX_AIC_1_2;
-  if (mixed && (buffer == Buffer::ub || buffer == Buffer::l1)) bytes -= 256;
-  if (buffer == Buffer::ub && options.reserved_ub) bytes -= 8 * 1024;
+  if (mixed && (buffer == Buffer::ub || buffer == Buffer::l1))
+    bytes -= 256;
+  if (buffer == Buffer::ub && options.reserved_ub)
+    bytes -= 8 * 1024;
   return bytes;
 }
 
@@ -331,15 +355,13 @@ void map_regions(Launch& launch) {
 }
 
 void attach_memory(Core& core) {
-  const auto add = [&](Buffer buffer) {
-    core.memory[static_cast<int>(buffer)] = take(buffer);
-  };
+  const auto add = [&](Buffer buffer) { core.memory[static_cast<int>(buffer)] = take(buffer); };
   if (!core.cube) {
     add(Buffer::ub);
     return;
   }
-  for (Buffer buffer : {Buffer::l1, Buffer::l0a, Buffer::l0b, Buffer::l0c, Buffer::bias,
-                        Buffer::fixpipe}) {
+  for (Buffer buffer :
+       {Buffer::l1, Buffer::l0a, Buffer::l0b, Buffer::l0c, Buffer::bias, Buffer::fixpipe}) {
     add(buffer);
   }
 }
@@ -352,7 +374,8 @@ void release_memory(Launch& launch) {
       }
     }
   }
-  for (const auto& mapping : launch.mapped) munmap(mapping.first, mapping.second);
+  for (const auto& mapping : launch.mapped)
+    munmap(mapping.first, mapping.second);
 }
 
 }  // namespace xyserve::emulation

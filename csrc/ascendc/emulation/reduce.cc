@@ -43,14 +43,16 @@ Value reduce_values(Reduce what, Type type, std::vector<Value>& values) {
       for (size_t i = 0; i < n / 2; ++i) {
         values[i].value = rounded(type, values[2 * i].value + values[2 * i + 1].value);
       }
-      if (n % 2 == 1) values[n / 2] = values[n - 1];
+      if (n % 2 == 1)
+        values[n / 2] = values[n - 1];
     }
     return values[0];
   }
   Value best = values[0];
   for (const Value& each : values) {
     const bool better = what == Reduce::max ? each.value > best.value : each.value < best.value;
-    if (best.value == best.value && (better || each.value != each.value)) best = each;
+    if (best.value == best.value && (better || each.value != each.value))
+      best = each;
   }
   return best;
 }
@@ -62,7 +64,8 @@ void gather_repeat(Op& run, const Active& lanes, const Operand& source, uint64_t
   const uint64_t size = source.size();
   const uint64_t limit = source.block_stride == 1 ? lanes.per_repeat : 32 / size;
   const auto on = [&](uint64_t at) {
-    if (lanes.total < 0) return lanes.on(at);
+    if (lanes.total < 0)
+      return lanes.on(at);
     return repeat * lanes.per_repeat + at < static_cast<uint64_t>(lanes.total);
   };
   for (uint64_t e = first; e < end;) {
@@ -71,7 +74,8 @@ void gather_repeat(Op& run, const Active& lanes, const Operand& source, uint64_t
       continue;
     }
     uint64_t stop = e + 1;
-    while (stop < end && stop % limit != 0 && on(stop)) ++stop;
+    while (stop < end && stop % limit != 0 && on(stop))
+      ++stop;
     const uint64_t bytes = (stop - e) * size;
     const Span from = local_span(run, source.tensor, place(source, repeat, e), bytes);
     require_written(run, from, bytes);
@@ -105,8 +109,7 @@ void require_float(const Op& op, const Local& dst, const Local& src) {
 
 Operand source_of(const Op& op, const Local& src, int32_t block_stride, int32_t repeat_stride) {
   require(op, block_stride >= 0 && block_stride <= 65535, "srcBlkStride 0..65535", block_stride);
-  require(op, repeat_stride >= 0 && repeat_stride <= 65535, "srcRepStride 0..65535",
-          repeat_stride);
+  require(op, repeat_stride >= 0 && repeat_stride <= 65535, "srcRepStride 0..65535", repeat_stride);
   const Operand source{src, static_cast<uint64_t>(block_stride),
                        static_cast<uint64_t>(repeat_stride)};
   require_operand(op, source);
@@ -117,14 +120,16 @@ Operand source_of(const Op& op, const Local& src, int32_t block_stride, int32_t 
 uint64_t scratch_elements(Reduce what, uint64_t repeats, uint64_t per_repeat, uint64_t per_block,
                           bool index) {
   const auto up = [](uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; };
-  if (what == Reduce::sum) return up(repeats, per_block);
+  if (what == Reduce::sum)
+    return up(repeats, per_block);
   uint64_t produced = repeats * 2;
   uint64_t need = up(produced, per_block);
   while (index && produced > 2) {
     const uint64_t next = (produced + per_repeat - 1) / per_repeat;
     produced = next * 2;
     need += up(produced, per_block);
-    if (next == 1) break;
+    if (next == 1)
+      break;
   }
   return need;
 }
@@ -133,10 +138,11 @@ uint64_t scratch_elements(Reduce what, uint64_t repeats, uint64_t per_repeat, ui
 
 namespace engine {
 
-void whole_reduce(Site site, const char* api, Reduce what, Local dst, Local src,
-                  const Lanes& lanes, int32_t dst_repeat_stride, int32_t src_block_stride,
-                  int32_t src_repeat_stride, ReduceOrder order) {
-  if (active->stopping) return;
+void whole_reduce(Site site, const char* api, Reduce what, Local dst, Local src, const Lanes& lanes,
+                  int32_t dst_repeat_stride, int32_t src_block_stride, int32_t src_repeat_stride,
+                  ReduceOrder order) {
+  if (active->stopping)
+    return;
   const Op op = issuing(site, api, pipe_v);
   require_float(op, dst, src);
   const uint64_t size = size_of(src.type);
@@ -156,16 +162,17 @@ void whole_reduce(Site site, const char* api, Reduce what, Local dst, Local src,
       const Value best = reduce_values(what, src.type, values);
       const bool value_first = order != ReduceOrder::ORDER_INDEX_VALUE;
       put_at(run, dst, r * step + (value_first ? 0 : size), best.value);
-      if (pair) put_index(run, dst, r * step + (value_first ? size : 0), best.index);
+      if (pair)
+        put_index(run, dst, r * step + (value_first ? size : 0), best.index);
     }
     count_repeats(run, src.type, lanes_on.repeats);
   });
 }
 
-void block_reduce(Site site, const char* api, Reduce what, Local dst, Local src,
-                  const Lanes& lanes, int32_t dst_repeat_stride, int32_t src_block_stride,
-                  int32_t src_repeat_stride) {
-  if (active->stopping) return;
+void block_reduce(Site site, const char* api, Reduce what, Local dst, Local src, const Lanes& lanes,
+                  int32_t dst_repeat_stride, int32_t src_block_stride, int32_t src_repeat_stride) {
+  if (active->stopping)
+    return;
   const Op op = issuing(site, api, pipe_v);
   require_float(op, dst, src);
   const uint64_t size = size_of(src.type);
@@ -179,9 +186,9 @@ void block_reduce(Site site, const char* api, Reduce what, Local dst, Local src,
     std::vector<Value> values;
     for (uint64_t r = 0; r < lanes_on.repeats; ++r) {
       for (uint64_t block = 0; block < 8; ++block) {
-        gather_repeat(run, lanes_on, source, r, block * per_block, (block + 1) * per_block,
-                      values);
-        if (values.empty()) continue;
+        gather_repeat(run, lanes_on, source, r, block * per_block, (block + 1) * per_block, values);
+        if (values.empty())
+          continue;
         const Value best = reduce_values(what, src.type, values);
         put_at(run, dst, (r * static_cast<uint64_t>(dst_repeat_stride) * 8 + block) * size,
                best.value);
@@ -191,10 +198,10 @@ void block_reduce(Site site, const char* api, Reduce what, Local dst, Local src,
   });
 }
 
-void pair_reduce_sum(Site site, Local dst, Local src, const Lanes& lanes,
-                     int32_t dst_repeat_stride, int32_t src_block_stride,
-                     int32_t src_repeat_stride) {
-  if (active->stopping) return;
+void pair_reduce_sum(Site site, Local dst, Local src, const Lanes& lanes, int32_t dst_repeat_stride,
+                     int32_t src_block_stride, int32_t src_repeat_stride) {
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "PairReduceSum", pipe_v);
   require_float(op, dst, src);
   const uint64_t size = size_of(src.type);
@@ -206,7 +213,8 @@ void pair_reduce_sum(Site site, Local dst, Local src, const Lanes& lanes,
     for (uint64_t r = 0; r < lanes_on.repeats; ++r) {
       for (uint64_t e = 0; e < lanes_on.per_repeat; e += 2) {
         gather_repeat(run, lanes_on, source, r, e, e + 2, values);
-        if (values.empty()) continue;
+        if (values.empty())
+          continue;
         const uint64_t at = r * static_cast<uint64_t>(dst_repeat_stride) * 128 + e / 2 * size;
         put_at(run, dst, at, reduce_values(Reduce::sum, src.type, values).value);
       }
@@ -217,7 +225,8 @@ void pair_reduce_sum(Site site, Local dst, Local src, const Lanes& lanes,
 
 void reduce(Site site, const char* api, Reduce what, Local dst, Local src, Local scratch,
             const Lanes& lanes, int32_t src_repeat_stride, bool index) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, api, pipe_v);
   require_float(op, dst, src);
   const uint64_t size = size_of(src.type);
@@ -225,8 +234,9 @@ void reduce(Site site, const char* api, Reduce what, Local dst, Local src, Local
   const Operand source = source_of(op, src, 1, src_repeat_stride);
   require_operand(op, {dst, 1, 1, true}, static_cast<uint32_t>(size));
   require_operand(op, {scratch, 1, 1, true});
-  require(op, what == Reduce::sum || src.type != Type::f16 ||
-                  lanes_on.repeats * lanes_on.per_repeat <= 65536 || !index,
+  require(op,
+          what == Reduce::sum || src.type != Type::f16 ||
+              lanes_on.repeats * lanes_on.per_repeat <= 65536 || !index,
           "at most 65536 half elements with an index",
           static_cast<int64_t>(lanes_on.repeats * lanes_on.per_repeat));
   const uint64_t need =
@@ -234,7 +244,8 @@ void reduce(Site site, const char* api, Reduce what, Local dst, Local src, Local
   require(op, scratch.bytes >= need, "a sharedTmpBuffer of the size that the vendor states; bytes",
           scratch.bytes);
   enqueue(op, [=](Op& run) {
-    if (lanes_on.repeats == 0) return;
+    if (lanes_on.repeats == 0)
+      return;
     std::vector<Value> all;
     std::vector<Value> values;
     for (uint64_t r = 0; r < lanes_on.repeats; ++r) {
@@ -246,7 +257,8 @@ void reduce(Site site, const char* api, Reduce what, Local dst, Local src, Local
     touch(run, local_span(run, scratch, 0, need), need, true);
     const Value best = reduce_values(what, src.type, all);
     put_at(run, dst, 0, best.value);
-    if (index) put_index(run, dst, size, best.index);
+    if (index)
+      put_index(run, dst, size, best.index);
     count_repeats(run, src.type, lanes_on.repeats + (lanes_on.repeats > 1 ? 1 : 0));
   });
 }

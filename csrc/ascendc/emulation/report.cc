@@ -10,8 +10,10 @@ namespace {
 std::string quoted(const std::string& text) {
   std::string result = "\"";
   for (char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    if (static_cast<unsigned char>(c) >= 0x20) result += c;
+    if (c == '"' || c == '\\')
+      result += '\\';
+    if (static_cast<unsigned char>(c) >= 0x20)
+      result += c;
   }
   return result + "\"";
 }
@@ -19,7 +21,8 @@ std::string quoted(const std::string& text) {
 std::string object(const Counters& counters) {
   std::string result = "{";
   for (const auto& item : counters.values) {
-    if (result.size() > 1) result += ",";
+    if (result.size() > 1)
+      result += ",";
     result += quoted(item.first) + ":" + std::to_string(item.second);
   }
   return result + "}";
@@ -50,7 +53,8 @@ std::string Report::json() const {
             ",\"value\":" + std::to_string(finding.value) +
             ",\"message\":" + quoted(finding.message) + ",\"counters\":" + object(counters) +
             ",\"per_core\":[";
-  for (size_t i = 0; i < per_core.size(); ++i) result += (i ? "," : "") + object(per_core[i]);
+  for (size_t i = 0; i < per_core.size(); ++i)
+    result += (i ? "," : "") + object(per_core[i]);
   result += "],\"sites\":[";
   for (size_t i = 0; i < sites.size(); ++i) {
     const SiteReport& site = sites[i];

@@ -26,7 +26,8 @@ struct Stacks {
     }
     void* memory = mmap(nullptr, stack_bytes + guard_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) throw std::bad_alloc();
+    if (memory == MAP_FAILED)
+      throw std::bad_alloc();
     mprotect(memory, guard_bytes, PROT_NONE);
     return memory;
   }
@@ -69,10 +70,12 @@ void resume(Core& core, int64_t budget) {
 
 bool can_start(const Core& core) {
   // Blocks beyond the chip's cores start as others end.
-  if (core.started) return true;
+  if (core.started)
+    return true;
   uint32_t running = 0;
   for (const auto& other : active->cores) {
-    if (other->cube == core.cube && other->started && !other->finished) ++running;
+    if (other->cube == core.cube && other->started && !other->finished)
+      ++running;
   }
   return running < active->options->cores * (core.cube ? 1 : 2);
 }
@@ -86,8 +89,10 @@ bool drain(Core& core, int skipped = -1) {
   for (bool progress = true; progress;) {
     progress = false;
     for (int pipe = pipe_v; pipe < pipe_count; ++pipe) {
-      if (pipe == skipped) continue;
-      while (run_head(core, static_cast<Pipe>(pipe))) progress = true;
+      if (pipe == skipped)
+        continue;
+      while (run_head(core, static_cast<Pipe>(pipe)))
+        progress = true;
     }
     any |= progress;
   }
@@ -95,23 +100,27 @@ bool drain(Core& core, int skipped = -1) {
 }
 
 bool deliver(size_t which) {
-  if (which >= active->transit.size()) return false;
+  if (which >= active->transit.size())
+    return false;
   Delivery delivery = active->transit[which];
   active->transit.erase(active->transit.begin() + static_cast<std::ptrdiff_t>(which));
   auto& counter = active->cores[delivery.core]->cross[delivery.id];
   counter.push_back(delivery.token);
   if (counter.size() > 15) {
     Op op{active->cores[delivery.core].get(), pipe_s, "CrossCoreSetFlag", Site("", 0)};
-    fail(op, "a counter of at most 15", static_cast<int64_t>(counter.size()));
+    fail(op, "a counter of at most 15", static_cast<int64_t>(counter.size()),
+         active->sites[delivery.token.site].key);
   }
   return true;
 }
 
 bool all_done() {
   for (const auto& core : active->cores) {
-    if (!core->finished) return false;
+    if (!core->finished)
+      return false;
     for (const auto& queue : core->queue) {
-      if (!queue.empty()) return false;
+      if (!queue.empty())
+        return false;
     }
   }
   return active->transit.empty();
@@ -120,13 +129,16 @@ bool all_done() {
 // Everything but `pipe` on every core but `core`, for as long as anything moves.
 bool step_directed(int pipe, int core_index) {
   bool progress = false;
-  while (deliver(0)) progress = true;
+  while (deliver(0))
+    progress = true;
   for (auto& core : active->cores) {
-    if (static_cast<int>(core->index) == core_index) continue;
+    if (static_cast<int>(core->index) == core_index)
+      continue;
     if (runnable(*core)) {
       resume(*core, INT64_MAX);
       progress = true;
-      if (active->stopping) return true;
+      if (active->stopping)
+        return true;
     }
     progress |= drain(*core, pipe);
   }
@@ -135,10 +147,13 @@ bool step_directed(int pipe, int core_index) {
 
 bool step_starved(int pipe, int core_index) {
   for (auto& core : active->cores) {
-    if (pipe >= 0 && run_head(*core, static_cast<Pipe>(pipe))) return true;
-    if (static_cast<int>(core->index) != core_index) continue;
+    if (pipe >= 0 && run_head(*core, static_cast<Pipe>(pipe)))
+      return true;
+    if (static_cast<int>(core->index) != core_index)
+      continue;
     for (int any = pipe_v; any < pipe_count; ++any) {
-      if (run_head(*core, static_cast<Pipe>(any))) return true;
+      if (run_head(*core, static_cast<Pipe>(any)))
+        return true;
     }
     if (runnable(*core)) {
       resume(*core, 1);
@@ -165,18 +180,22 @@ bool step_random() {
     Core& core = *active->cores[below(active->cores.size())];
     const int actor = static_cast<int>(below(pipe_count));
     if (actor == pipe_s) {
-      if (!runnable(core)) continue;
+      if (!runnable(core))
+        continue;
       resume(core, static_cast<int64_t>(1 + below(16)));
       return true;
     }
     int64_t burst = static_cast<int64_t>(1 + below(4));
     bool progress = false;
-    while (burst-- > 0 && run_head(core, static_cast<Pipe>(actor))) progress = true;
-    if (progress) return true;
+    while (burst-- > 0 && run_head(core, static_cast<Pipe>(actor)))
+      progress = true;
+    if (progress)
+      return true;
   }
   for (auto& core : active->cores) {
     for (int pipe = pipe_v; pipe < pipe_count; ++pipe) {
-      if (run_head(*core, static_cast<Pipe>(pipe))) return true;
+      if (run_head(*core, static_cast<Pipe>(pipe)))
+        return true;
     }
     if (runnable(*core)) {
       resume(*core, 1);
@@ -190,14 +209,16 @@ bool step_random() {
   // A wait at the head of a queue says more than the program that waits for the queue.
   for (const auto& core : active->cores) {
     for (const auto& queue : core->queue) {
-      if (queue.empty()) continue;
+      if (queue.empty())
+        continue;
       const Entry& head = queue.front();
       fail(head.op, "a flag that is set for this wait (nothing can run any more)",
            head.channel % 8);
     }
   }
   for (const auto& core : active->cores) {
-    if (core->finished) continue;
+    if (core->finished)
+      continue;
     Op op{core.get(), pipe_s, core->blocked_api, core->blocked_site};
     fail(op, "a flag that is set for this wait (nothing can run any more)", core->blocked_value);
   }
@@ -208,19 +229,22 @@ void check_left_over() {
   for (const auto& core : active->cores) {
     for (size_t i = 0; i < core->channels.size(); ++i) {
       const Channel& channel = core->channels[i];
-      if (channel.sets_issued == channel.waits_issued) continue;
+      if (channel.sets_issued == channel.waits_issued)
+        continue;
       Op op{core.get(), pipe_s, "SetFlag", Site("end of kernel", channel.last_set_line)};
       fail(op, "as many waits as sets; id of the flag left set", static_cast<int64_t>(i % 8),
            active->sites.empty() ? "" : active->sites[channel.last_set_site].key);
     }
     for (int id = 0; id < 16; ++id) {
-      if (core->cross[id].empty()) continue;
+      if (core->cross[id].empty())
+        continue;
       Op op{core.get(), pipe_s, "CrossCoreSetFlag", Site("end of kernel", 0)};
       fail(op, "as many waits as sets; id of the flag left set", id,
            active->sites[core->cross[id].front().site].key);
     }
     for (const auto& line : core->cache) {
-      if (line.second.dirty == 0) continue;
+      if (line.second.dirty == 0)
+        continue;
       Op op{core.get(), pipe_s, "SetValue", Site("end of kernel", 0)};
       fail(op, "DataCacheCleanAndInvalid for each line written; address of the line",
            static_cast<int64_t>(line.first));
@@ -232,7 +256,8 @@ void check_left_over() {
   }
   for (const auto& entry : active->gathers) {
     for (const auto& from : entry.second.from) {
-      if (from.second.empty()) continue;
+      if (from.second.empty())
+        continue;
       Op op{active->cores[from.first].get(), pipe_s, "CrossCoreSetFlag", Site("end of kernel", 0)};
       fail(op, "a set by every core that takes part; id", std::get<1>(entry.first),
            active->sites[from.second.front().site].key);
@@ -259,15 +284,18 @@ void schedule() {
         progress = step_random();
         break;
     }
-    if (active->stopping) throw Stopped();
-    if (!progress) report_deadlock();
+    if (active->stopping)
+      throw Stopped();
+    if (!progress)
+      report_deadlock();
   }
   check_left_over();
 }
 
 void unwind_programs() {
   for (auto& core : active->cores) {
-    while (core->started && !core->finished) resume(*core, INT64_MAX);
+    while (core->started && !core->finished)
+      resume(*core, INT64_MAX);
   }
 }
 
@@ -304,23 +332,28 @@ void make_cores(Launch& launch) {
   }
   for (auto& core : launch.cores) {
     attach_memory(*core);
-    if (!options.happens_before) continue;
-    for (Clock& clock : core->clock) clock.assign(launch.cores.size() * pipe_count, 0);
+    if (!options.happens_before)
+      continue;
+    for (Clock& clock : core->clock)
+      clock.assign(launch.cores.size() * pipe_count, 0);
     core->issued = std::make_shared<Clock>(core->clock[pipe_s]);
   }
-  for (Clock& clock : launch.sync_clock) clock.assign(launch.cores.size() * pipe_count, 0);
+  for (Clock& clock : launch.sync_clock)
+    clock.assign(launch.cores.size() * pipe_count, 0);
 }
 
 void collect(Launch& launch) {
   Report& report = launch.report;
   for (auto& core : launch.cores) {
     Counters own;
-    for (const auto& item : core->counts) own.values[item.first] += item.second;
+    for (const auto& item : core->counts)
+      own.values[item.first] += item.second;
     for (const auto& item : core->vector_repeats) {
       own.values[std::string("vector.") + item.first.first + "." +
                  name_of(static_cast<Type>(item.first.second))] += item.second;
     }
-    for (const auto& item : own.values) report.counters.values[item.first] += item.second;
+    for (const auto& item : own.values)
+      report.counters.values[item.first] += item.second;
     report.per_core.push_back(std::move(own));
   }
   for (const SiteState& site : launch.sites) {
@@ -341,13 +374,15 @@ void switch_to_scheduler() {
 
 void block(const char* api, Site site, int64_t value, std::function<bool()> ready) {
   Core& core = here();
-  if (ready()) return;
+  if (ready())
+    return;
   core.blocked_api = api;
   core.blocked_site = site;
   core.blocked_value = value;
   core.blocked = std::move(ready);
   switch_to_scheduler();
-  if (active->stopping && std::uncaught_exceptions() == 0) throw Stopped();
+  if (active->stopping && std::uncaught_exceptions() == 0)
+    throw Stopped();
 }
 
 void fail(const Op& op, const char* rule, int64_t value, const std::string& more) {
@@ -358,11 +393,12 @@ void fail(const Op& op, const char* rule, int64_t value, const std::string& more
     finding.value = value;
     const Core& core = *op.core;
     finding.message = std::string(op.api) + ": " + rule + ", came " + std::to_string(value);
-    if (!more.empty()) finding.message += " (" + more + ")";
+    if (!more.empty())
+      finding.message += " (" + more + ")";
     finding.message += std::string(" [") + (core.cube ? "AIC" : "AIV") + " block " +
                        std::to_string(core.block) + " sub " + std::to_string(core.sub) + ", " +
-                       name_of(op.pipe) + ", " + op.site.file + ":" +
-                       std::to_string(op.site.line) + "]";
+                       name_of(op.pipe) + ", " + op.site.file + ":" + std::to_string(op.site.line) +
+                       "]";
     active->stopping = true;
   }
   throw Stopped();
@@ -373,7 +409,8 @@ void engine::reject(Site site, const char* api, const char* rule, int64_t value)
 }
 
 Report launch(const Options& options, const std::function<void()>& kernel) {
-  if (active != nullptr) std::abort();
+  if (active != nullptr)
+    std::abort();
   Launch state;
   state.options = &options;
   state.kernel = &kernel;
@@ -394,6 +431,8 @@ Report launch(const Options& options, const std::function<void()>& kernel) {
   return std::move(state.report);
 }
 
-uint64_t sync_base_address() { return 0x5eed5eed; }
+uint64_t sync_base_address() {
+  return 0x5eed5eed;
+}
 
 }  // namespace xyserve::emulation

@@ -7,7 +7,9 @@ namespace {
 
 constexpr uint64_t line_bytes = 64;
 
-uint64_t first_bits(uint64_t n) { return n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1; }
+uint64_t first_bits(uint64_t n) {
+  return n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1;
+}
 
 // The part of a line that lies in a tensor: the ends of a tensor need not be aligned to lines.
 struct Part {
@@ -25,9 +27,11 @@ Part part_of(const Op& op, uint64_t line, uint64_t inside) {
 }
 
 void write_back(const Op& op, uint64_t line, CacheLineCopy& copy) {
-  if (copy.dirty == 0) return;
+  if (copy.dirty == 0)
+    return;
   uint64_t first = line;
-  while ((copy.dirty >> (first - line) & 1) == 0) ++first;
+  while ((copy.dirty >> (first - line) & 1) == 0)
+    ++first;
   const Part part = part_of(op, line, first);
   const uint64_t known = bits_all(part.span.memory->written, part.span.offset, part.bytes);
   uint32_t* map = part.span.memory->written;
@@ -51,7 +55,8 @@ CacheLineCopy& cached(const Op& op, uint64_t address) {
   auto& cache = op.core->cache;
   const uint64_t line = address / line_bytes * line_bytes;
   const auto found = cache.find(line);
-  if (found != cache.end()) return found->second;
+  if (found != cache.end())
+    return found->second;
   const Part part = part_of(op, line, address);
   CacheLineCopy copy;
   std::memcpy(copy.data + part.lead, part.span.data(), part.bytes);
@@ -61,37 +66,54 @@ CacheLineCopy& cached(const Op& op, uint64_t address) {
 
 }  // namespace
 
-void count(Core& core, const char* what, uint64_t amount) { core.counts[what] += amount; }
+void count(Core& core, const char* what, uint64_t amount) {
+  core.counts[what] += amount;
+}
 
 namespace engine {
 
-bool on_cube() { return here().cube; }
-int64_t block_count() { return active->options->blocks; }
-int64_t sub_block_index() { return here().sub; }
+bool on_cube() {
+  return here().cube;
+}
+int64_t block_count() {
+  return active->options->blocks;
+}
+int64_t sub_block_index() {
+  return here().sub;
+}
 int64_t sub_block_count() {
   return !here().cube && active->options->type == KERNEL_TYPE_MIX_AIC_1_2 ? 2 : 1;
 }
-int64_t task_ratio() { return sub_block_count(); }
+int64_t task_ratio() {
+  return sub_block_count();
+}
 int64_t block_index() {
   const Core& core = here();
   return static_cast<int64_t>(core.block) * sub_block_count() + core.sub;
 }
-void*& tpipe_pointer() { return here().tpipe; }
-bool cancelled() { return active->stopping; }
+void*& tpipe_pointer() {
+  return here().tpipe;
+}
+bool cancelled() {
+  return active->stopping;
+}
 
 void declare_kernel_type(Site site, KernelMetaType type) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "KERNEL_TASK_TYPE_DEFAULT", pipe_s);
   require(op, type == active->options->type, "the launch's kernel type; declared", type);
 }
 
 void trap(Site site) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   fail(issuing(site, "Trap", pipe_s), "no trap", 1);
 }
 
 uint64_t scalar_read(Site site, Local tensor) {
-  if (active->stopping) return 0;
+  if (active->stopping)
+    return 0;
   const Op op = issuing(site, "LocalTensor::GetValue", pipe_s);
   require(op, tensor.buffer == Buffer::ub, "UB on AIV for scalar accesses; buffer",
           static_cast<int64_t>(tensor.buffer));
@@ -108,7 +130,8 @@ uint64_t scalar_read(Site site, Local tensor) {
 }
 
 void scalar_write(Site site, Local tensor, uint64_t bits) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "LocalTensor::SetValue", pipe_s);
   require(op, tensor.buffer == Buffer::ub, "UB on AIV for scalar accesses; buffer",
           static_cast<int64_t>(tensor.buffer));
@@ -122,7 +145,8 @@ void scalar_write(Site site, Local tensor, uint64_t bits) {
 }
 
 uint64_t scalar_read(Site site, Global tensor) {
-  if (active->stopping) return 0;
+  if (active->stopping)
+    return 0;
   const Op op = issuing(site, "GlobalTensor::GetValue", pipe_s);
   const uint32_t bytes = size_of(tensor.type);
   require(op, tensor.address % bytes == 0, "a global address aligned to the element size",
@@ -134,7 +158,8 @@ uint64_t scalar_read(Site site, Global tensor) {
     const uint64_t at = tensor.address % line_bytes;
     std::memcpy(&bits, line.data + at, bytes);
     const bool own = (line.dirty >> at & first_bits(bytes)) == first_bits(bytes);
-    if (own) return;
+    if (own)
+      return;
     require_written(run, from, bytes);
     touch(run, from, bytes, false);
     uint64_t now = 0;
@@ -147,7 +172,8 @@ uint64_t scalar_read(Site site, Global tensor) {
 }
 
 void scalar_write(Site site, Global tensor, uint64_t bits) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "GlobalTensor::SetValue", pipe_s);
   const uint32_t bytes = size_of(tensor.type);
   require(op, tensor.address % bytes == 0, "a global address aligned to the element size",
@@ -164,19 +190,23 @@ void scalar_write(Site site, Global tensor, uint64_t bits) {
 }
 
 void clean_and_invalidate(Site site, Global tensor, bool entire) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "DataCacheCleanAndInvalid", pipe_s);
-  if (dropped(find_site(site, "DataCacheCleanAndInvalid", 3000, "clean"))) return;
+  if (dropped(find_site(site, "DataCacheCleanAndInvalid", 3000, "clean")))
+    return;
   enqueue(op, [&](Op& run) {
     auto& cache = run.core->cache;
     if (entire) {
-      for (auto& line : cache) write_back(run, line.first, line.second);
+      for (auto& line : cache)
+        write_back(run, line.first, line.second);
       cache.clear();
       return;
     }
     const uint64_t line = tensor.address / line_bytes * line_bytes;
     const auto found = cache.find(line);
-    if (found == cache.end()) return;
+    if (found == cache.end())
+      return;
     write_back(run, line, found->second);
     cache.erase(found);
   });

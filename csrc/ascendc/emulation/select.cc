@@ -42,8 +42,8 @@ bool holds(CMPMODE mode, double a, double b) {
 }
 
 void require_comparable(const Op& op, Type type, CMPMODE mode) {
-  const bool legal = type == Type::f16 || type == Type::f32 ||
-                     (type == Type::i32 && mode == CMPMODE::EQ);
+  const bool legal =
+      type == Type::f16 || type == Type::f32 || (type == Type::i32 && mode == CMPMODE::EQ);
   if (!legal) {
     fail(op, "half or float, or int32 with EQ; type", static_cast<int64_t>(type), name_of(type));
   }
@@ -62,8 +62,7 @@ void read_pieces(Op& run, const Active& lanes, const Operand (&sources)[N], Visi
     const uint8_t* data[N];
     for (size_t i = 0; i < N; ++i) {
       const uint64_t bytes = n * sources[i].size();
-      const Span span =
-          local_span(run, sources[i].tensor, place(sources[i], repeat, first), bytes);
+      const Span span = local_span(run, sources[i].tensor, place(sources[i], repeat, first), bytes);
       require_written(run, span, bytes);
       touch(run, span, bytes, false);
       data[i] = span.data();
@@ -125,11 +124,11 @@ void issue_select(Site site, const Local& dst, const Local& mask, const Local& a
           static_cast<int64_t>(mode));
   const Active lanes_on = resolve(op, lanes, size);
   const Operand first = source(a, p.src0BlkStride, p.src0RepStride);
-  const Operand second =
-      b == nullptr ? first : source(*b, p.src1BlkStride, p.src1RepStride);
+  const Operand second = b == nullptr ? first : source(*b, p.src1BlkStride, p.src1RepStride);
   const Operand to{dst, p.dstBlkStride, p.dstRepStride, true};
   const Operand selector = source(mask, 1, 8);
-  for (const Operand* operand : {&first, &second, &to, &selector}) require_operand(op, *operand);
+  for (const Operand* operand : {&first, &second, &to, &selector})
+    require_operand(op, *operand);
   require_overlap(op, lanes_on, to, first);
   require_overlap(op, lanes_on, to, second);
   const bool has_second = b != nullptr;
@@ -146,7 +145,8 @@ void issue_select(Site site, const Local& dst, const Local& mask, const Local& a
       for (int i = 0; i < 3; ++i) {
         const Span span = local_span(run, all[i].tensor, place(all[i], repeat, start), n * size);
         data[i] = span.data();
-        if (!all[i].written) require_written(run, span, n * size);
+        if (!all[i].written)
+          require_written(run, span, n * size);
         touch(run, span, n * size, all[i].written);
       }
       for (uint64_t i = 0; i < n; ++i) {
@@ -168,21 +168,24 @@ namespace engine {
 
 void compare(Site site, Local dst, Local a, Local b, CMPMODE mode, const Lanes& lanes,
              const AscendC::BinaryRepeatParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "Compare", pipe_v);
   require_comparable(op, a.type, mode);
   require_count(op, lanes, size_of(a.type));
   const Active lanes_on = resolve(op, lanes, size_of(a.type));
   const Operand first = source(a, p.src0BlkStride, p.src0RepStride);
   const Operand second = source(b, p.src1BlkStride, p.src1RepStride);
-  for (const Operand* operand : {&first, &second}) require_operand(op, *operand);
+  for (const Operand* operand : {&first, &second})
+    require_operand(op, *operand);
   require_operand(op, source(dst, 1, 8));
   enqueue(op, [=](Op& run) { run_compare(run, dst, first, &second, 0, mode, lanes_on); });
 }
 
 void compare_scalar(Site site, Local dst, Local a, uint64_t scalar, CMPMODE mode,
                     const Lanes& lanes, const AscendC::UnaryRepeatParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "CompareScalar", pipe_v);
   require_comparable(op, a.type, mode);
   require_count(op, lanes, size_of(a.type));
@@ -195,13 +198,15 @@ void compare_scalar(Site site, Local dst, Local a, uint64_t scalar, CMPMODE mode
 
 void compare_to_register(Site site, Local a, Local b, CMPMODE mode, const Lanes& lanes,
                          const AscendC::BinaryRepeatParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "Compare", pipe_v);
   require_comparable(op, a.type, mode);
   const Active lanes_on = resolve(op, lanes, size_of(a.type));
   const Operand first = source(a, p.src0BlkStride, p.src0RepStride);
   const Operand second = source(b, p.src1BlkStride, p.src1RepStride);
-  for (const Operand* operand : {&first, &second}) require_operand(op, *operand);
+  for (const Operand* operand : {&first, &second})
+    require_operand(op, *operand);
   enqueue(op, [=](Op& run) {
     const Operand two[] = {first, second};
     uint64_t bits[2] = {0, 0};
@@ -221,7 +226,8 @@ void compare_to_register(Site site, Local a, Local b, CMPMODE mode, const Lanes&
 }
 
 void get_cmp_mask(Site site, Local dst) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "GetCmpMask", pipe_v);
   require_operand(op, source(dst, 1, 8));
   enqueue(op, [=](Op& run) {
@@ -232,7 +238,8 @@ void get_cmp_mask(Site site, Local dst) {
 }
 
 void set_cmp_mask(Site site, Local src) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "SetCmpMask", pipe_v);
   require_operand(op, source(src, 1, 8));
   enqueue(op, [=](Op& run) {
@@ -245,18 +252,21 @@ void set_cmp_mask(Site site, Local src) {
 
 void select(Site site, Local dst, Local mask, Local a, Local b, SELMODE mode, const Lanes& lanes,
             const AscendC::BinaryRepeatParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   issue_select(site, dst, mask, a, &b, 0, mode, lanes, p);
 }
 
 void select_scalar(Site site, Local dst, Local mask, Local a, uint64_t b, SELMODE mode,
                    const Lanes& lanes, const AscendC::BinaryRepeatParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   issue_select(site, dst, mask, a, nullptr, b, mode, lanes, p);
 }
 
 void brcb(Site site, Local dst, Local src, uint8_t repeat, const AscendC::BrcbRepeatParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "Brcb", pipe_v);
   const uint64_t size = size_of(dst.type);
   require(op, size == 2 || size == 4, "elements of 2 or 4 bytes", static_cast<int64_t>(size));
@@ -268,8 +278,7 @@ void brcb(Site site, Local dst, Local src, uint8_t repeat, const AscendC::BrcbRe
       require_written(run, from, 8 * size);
       touch(run, from, 8 * size, false);
       for (uint64_t j = 0; j < 8; ++j) {
-        const Span to =
-            local_span(run, dst, (r * p.dstRepStride + j * p.dstBlkStride) * 32, 32);
+        const Span to = local_span(run, dst, (r * p.dstRepStride + j * p.dstBlkStride) * 32, 32);
         touch(run, to, 32, true);
         for (uint64_t at = 0; at < 32; at += size) {
           std::memcpy(to.data() + at, from.data() + j * size, size);
@@ -282,14 +291,16 @@ void brcb(Site site, Local dst, Local src, uint8_t repeat, const AscendC::BrcbRe
 
 void gather(Site site, Local dst, Local src, Local offsets, uint32_t base, const Lanes& lanes,
             uint16_t dst_repeat_stride) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "Gather", pipe_v);
   const uint64_t size = size_of(dst.type);
   require(op, size == 2 || size == 4, "elements of 2 or 4 bytes", static_cast<int64_t>(size));
   const Active lanes_on = resolve(op, lanes, size);
   const Operand to{dst, 1, dst_repeat_stride, true};
   const Operand index = source(offsets, 1, lanes_on.per_repeat * 4 / 32);
-  for (const Operand* operand : {&to, &index}) require_operand(op, *operand);
+  for (const Operand* operand : {&to, &index})
+    require_operand(op, *operand);
   require_operand(op, source(src, 1, 8));
   enqueue(op, [=](Op& run) {
     const Operand both[] = {index, to};
@@ -337,12 +348,13 @@ bool fixed_takes(uint8_t pattern, uint64_t i) {
 void gather_mask(Site site, Local dst, Local src, const Local* pattern, uint8_t fixed_pattern,
                  bool counted, uint32_t mask, const AscendC::GatherMaskParams& p,
                  uint64_t& written) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "GatherMask", pipe_v);
   const uint64_t size = size_of(dst.type);
   require(op, size == 2 || size == 4, "elements of 2 or 4 bytes", static_cast<int64_t>(size));
-  require(op, pattern != nullptr || (fixed_pattern >= 1 && fixed_pattern <= 7),
-          "a pattern 1..7", fixed_pattern);
+  require(op, pattern != nullptr || (fixed_pattern >= 1 && fixed_pattern <= 7), "a pattern 1..7",
+          fixed_pattern);
   const uint64_t full = 256 / size;
   const uint64_t n = counted ? mask : full;
   require(op, n >= 1, "a mask of at least 1 in counter mode", mask);
@@ -366,7 +378,8 @@ void gather_mask(Site site, Local dst, Local src, const Local* pattern, uint8_t 
         const Span one = local_span(run, src, place(from, r, i), size);
         require_written(run, one, size);
         touch(run, one, size, false);
-        if (!take) continue;
+        if (!take)
+          continue;
         const Span to = local_span(run, dst, taken++ * size, size);
         touch(run, to, size, true);
         std::memcpy(to.data(), one.data(), size);
@@ -380,7 +393,8 @@ void gather_mask(Site site, Local dst, Local src, const Local* pattern, uint8_t 
 }
 
 void transpose_16x16(Site site, Local dst, Local src) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "Transpose", pipe_v);
   require(op, size_of(dst.type) == 2, "elements of 2 bytes", size_of(dst.type));
   require_operand(op, source(dst, 1, 8));
@@ -394,7 +408,8 @@ void transpose_16x16(Site site, Local dst, Local src) {
     uint16_t tile[256];
     std::memcpy(tile, from.data(), 512);
     for (int r = 0; r < 16; ++r) {
-      for (int c = 0; c < 16; ++c) std::memcpy(to.data() + (r * 16 + c) * 2, &tile[c * 16 + r], 2);
+      for (int c = 0; c < 16; ++c)
+        std::memcpy(to.data() + (r * 16 + c) * 2, &tile[c * 16 + r], 2);
     }
     count_repeats(run, dst.type, 2);
   });

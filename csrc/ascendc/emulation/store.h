@@ -14,8 +14,8 @@ struct Atomic {
 
 // What holds for an operation issued now; a store under it must have the declared type.
 Atomic atomic_now(const Op& op, Type stored);
-// Combines or copies `bytes` from `from` into `to`, with the accesses noted; `from` may be null, then
-// `data` holds freshly computed bytes.
+// Combines or copies `bytes` from `from` into `to`, with the accesses noted; `from` may be null,
+// then `data` holds freshly computed bytes.
 void store(const Op& op, const Atomic& atomic, const Span& to, const uint8_t* data, uint64_t bytes);
 
 }  // namespace xyserve::emulation

@@ -78,26 +78,32 @@ Pipe to_pipe(const Op& op, pipe_t pipe) {
 }
 
 bool has_pipe(const Core& core, Pipe pipe) {
-  if (pipe == pipe_mte2 || pipe == pipe_mte3 || pipe == pipe_s) return true;
+  if (pipe == pipe_mte2 || pipe == pipe_mte3 || pipe == pipe_s)
+    return true;
   return core.cube == (pipe == pipe_m || pipe == pipe_mte1 || pipe == pipe_fix);
 }
 
-uint32_t thread_of(const Core& core, Pipe pipe) { return core.index * pipe_count + pipe; }
+uint32_t thread_of(const Core& core, Pipe pipe) {
+  return core.index * pipe_count + pipe;
+}
 
 // What a flag set now tells its waiter: all that this pipe has run is complete.
 SharedClock published(Core& core, Pipe pipe) {
-  if (!hb()) return nullptr;
+  if (!hb())
+    return nullptr;
   auto clock = std::make_shared<Clock>(core.clock[pipe]);
   (*clock)[thread_of(core, pipe)] = core.counter[pipe];
   return clock;
 }
 
 void complete_own(Core& core, Pipe pipe) {
-  if (hb()) core.clock[pipe][thread_of(core, pipe)] = core.counter[pipe];
+  if (hb())
+    core.clock[pipe][thread_of(core, pipe)] = core.counter[pipe];
 }
 
 void learn_issue(Core& core, Pipe pipe, const SharedClock& issue) {
-  if (issue) join(core.clock[pipe], issue);
+  if (issue)
+    join(core.clock[pipe], issue);
 }
 
 void note_partners(uint32_t a, uint32_t b) {
@@ -108,7 +114,8 @@ void note_partners(uint32_t a, uint32_t b) {
 std::vector<uint32_t> cores_of_type(bool cube) {
   std::vector<uint32_t> result;
   for (const auto& core : active->cores) {
-    if (core->cube == cube) result.push_back(core->index);
+    if (core->cube == cube)
+      result.push_back(core->index);
   }
   return result;
 }
@@ -116,7 +123,8 @@ std::vector<uint32_t> cores_of_type(bool cube) {
 std::vector<uint32_t> block_mates(const Core& core, bool cube) {
   std::vector<uint32_t> result;
   for (const auto& other : active->cores) {
-    if (other->block == core.block && other->cube == cube) result.push_back(other->index);
+    if (other->block == core.block && other->cube == cube)
+      result.push_back(other->index);
   }
   return result;
 }
@@ -141,7 +149,8 @@ void gather_set(Core& core, uint8_t mode, uint16_t id, const Token& token) {
   gather.from[core.index].push_back(token);
   for (uint32_t member : from) {
     const auto found = gather.from.find(member);
-    if (found == gather.from.end() || found->second.empty()) return;
+    if (found == gather.from.end() || found->second.empty())
+      return;
   }
   Token merged;
   Clock clock;
@@ -150,19 +159,23 @@ void gather_set(Core& core, uint8_t mode, uint16_t id, const Token& token) {
     gather.from[member].pop_front();
     merged.site = part.site;
     if (part.clock) {
-      if (clock.empty()) clock = *part.clock;
+      if (clock.empty())
+        clock = *part.clock;
       join(clock, part.clock);
     }
   }
-  if (!clock.empty()) merged.clock = std::make_shared<Clock>(std::move(clock));
-  for (uint32_t receiver : to) active->transit.push_back({receiver, id, merged});
+  if (!clock.empty())
+    merged.clock = std::make_shared<Clock>(std::move(clock));
+  for (uint32_t receiver : to)
+    active->transit.push_back({receiver, id, merged});
 }
 
 void run_wait(Core& core, Pipe pipe, Channel& channel, uint64_t number, uint32_t site) {
   const Token token = channel.arrived[number];
   channel.arrived.erase(number);
   note_partners(token.site, site);
-  if (token.clock) join(core.clock[pipe], token.clock);
+  if (token.clock)
+    join(core.clock[pipe], token.clock);
 }
 
 }  // namespace
@@ -171,11 +184,13 @@ void join(Clock& into, const SharedClock& from) {
   const uint32_t* source = from->data();
   uint32_t* target = into.data();
   const size_t n = into.size();
-  for (size_t i = 0; i < n; ++i) target[i] = std::max(target[i], source[i]);
+  for (size_t i = 0; i < n; ++i)
+    target[i] = std::max(target[i], source[i]);
 }
 
 void program_learns(Core& core, const SharedClock& clock) {
-  if (!clock) return;
+  if (!clock)
+    return;
   join(core.clock[pipe_s], clock);
   core.issued = std::make_shared<Clock>(core.clock[pipe_s]);
   ++core.issued_version;
@@ -183,16 +198,19 @@ void program_learns(Core& core, const SharedClock& clock) {
 
 void joined_all(Core& core) {
   core.mmads.clear();
-  if (!hb()) return;
+  if (!hb())
+    return;
   Clock all = core.clock[pipe_s];
   for (int pipe = 0; pipe < pipe_count; ++pipe) {
     const Clock& own = core.clock[pipe];
-    for (size_t i = 0; i < all.size(); ++i) all[i] = std::max(all[i], own[i]);
+    for (size_t i = 0; i < all.size(); ++i)
+      all[i] = std::max(all[i], own[i]);
   }
   for (int pipe = 0; pipe < pipe_count; ++pipe) {
     all[thread_of(core, static_cast<Pipe>(pipe))] = core.counter[pipe];
   }
-  for (Clock& clock : core.clock) clock = all;
+  for (Clock& clock : core.clock)
+    clock = all;
   core.issued = std::make_shared<Clock>(std::move(all));
   ++core.issued_version;
 }
@@ -206,7 +224,8 @@ uint32_t find_site(Site site, const char* api, int kind, const char* kind_name) 
   } else {
     const std::string path = site.file;
     size_t cut = path.rfind('/');
-    if (cut != std::string::npos && cut > 0) cut = path.rfind('/', cut - 1);
+    if (cut != std::string::npos && cut > 0)
+      cut = path.rfind('/', cut - 1);
     std::string name = (cut == std::string::npos ? path : path.substr(cut + 1)) + ":" +
                        std::to_string(site.line) + ":" + api;
     if (kind >= 0 && kind < static_cast<int>(HardEvent::MAX)) {
@@ -216,7 +235,8 @@ uint32_t find_site(Site site, const char* api, int kind, const char* kind_name) 
     state.key = name;
     state.kind = kind_name;
     for (const Mutant& mutant : active->options->mutants) {
-      if (mutant.site == name) state.action = static_cast<int>(mutant.mutation);
+      if (mutant.site == name)
+        state.action = static_cast<int>(mutant.mutation);
     }
     index = static_cast<uint32_t>(active->sites.size());
     active->sites.push_back(std::move(state));
@@ -231,7 +251,8 @@ bool dropped(uint32_t site) {
 }
 
 bool engine::bound_removed(Site site) {
-  if (active == nullptr) return false;
+  if (active == nullptr)
+    return false;
   return dropped(find_site(site, "bound", -1, "bound"));
 }
 
@@ -240,11 +261,13 @@ Op issuing(Site site, const char* api, Pipe pipe) {
   if (!active->stopping && --core.budget < 0) {
     switch_to_scheduler();
   }
-  if (active->stopping && std::uncaught_exceptions() == 0) throw Stopped();
+  if (active->stopping && std::uncaught_exceptions() == 0)
+    throw Stopped();
   Op op{&core, pipe, api, site};
   if (!has_pipe(core, pipe) && !active->stopping) {
-    fail(op, core.cube ? "an API of the vector core, called on AIC"
-                       : "an API of the cube core, called on AIV",
+    fail(op,
+         core.cube ? "an API of the vector core, called on AIC"
+                   : "an API of the cube core, called on AIV",
          pipe);
   }
   return op;
@@ -255,7 +278,8 @@ namespace {
 void begin(Core& core, Op& op) {
   op.clock = ++core.counter[op.pipe];
   op.label = 0;
-  if (!hb()) return;
+  if (!hb())
+    return;
   const auto key = std::make_pair(op.api, std::make_pair(op.site.file, op.site.line));
   const auto found = active->label_index.find(key);
   if (found != active->label_index.end()) {
@@ -274,11 +298,13 @@ void push(Core& core, Entry entry) {
     core.joined_version[pipe] = core.issued_version;
   }
   core.queue[pipe].push_back(std::move(entry));
-  if (!active->eager) return;
+  if (!active->eager)
+    return;
   for (bool progress = true; progress;) {
     progress = false;
     for (int any = pipe_v; any < pipe_count; ++any) {
-      while (run_head(core, static_cast<Pipe>(any))) progress = true;
+      while (run_head(core, static_cast<Pipe>(any)))
+        progress = true;
     }
   }
 }
@@ -286,7 +312,8 @@ void push(Core& core, Entry entry) {
 }  // namespace
 
 void enqueue(const Op& op, std::function<void(Op&)> work) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   Core& core = *op.core;
   if (op.pipe == pipe_s || (active->eager && core.queue[op.pipe].empty())) {
     if (hb() && op.pipe != pipe_s && core.joined_version[op.pipe] != core.issued_version) {
@@ -305,11 +332,13 @@ void enqueue(const Op& op, std::function<void(Op&)> work) {
 }
 
 bool run_head(Core& core, Pipe pipe) {
-  if (core.queue[pipe].empty() || active->stopping) return false;
+  if (core.queue[pipe].empty() || active->stopping)
+    return false;
   Entry& head = core.queue[pipe].front();
   if (head.kind == Entry::wait) {
     Channel& channel = core.channels[head.channel];
-    if (channel.arrived.find(head.number) == channel.arrived.end()) return false;
+    if (channel.arrived.find(head.number) == channel.arrived.end())
+      return false;
   }
   Entry entry = std::move(head);
   core.queue[pipe].pop_front();
@@ -326,12 +355,14 @@ bool run_head(Core& core, Pipe pipe) {
       run_wait(core, pipe, core.channels[entry.channel], entry.number, entry.site);
       if (pipe == pipe_m) {
         const auto event = static_cast<HardEvent>(entry.channel / 8);
-        if (event == HardEvent::FIX_M) core.mmads.clear();
+        if (event == HardEvent::FIX_M)
+          core.mmads.clear();
       }
       break;
     case Entry::barrier:
       complete_own(core, pipe);
-      if (pipe == pipe_m) core.mmads.clear();
+      if (pipe == pipe_m)
+        core.mmads.clear();
       break;
     case Entry::cross_set: {
       Token token{entry.neutral ? nullptr : published(core, pipe), entry.site};
@@ -345,7 +376,8 @@ bool run_head(Core& core, Pipe pipe) {
 namespace engine {
 
 void set_flag(Site site, HardEvent event, int32_t id, bool from_queue) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Ends& ends = ends_of(event);
   Op op = issuing(site, "SetFlag", ends.from);
   Core& core = here();
@@ -357,7 +389,8 @@ void set_flag(Site site, HardEvent event, int32_t id, bool from_queue) {
   require(op, !held, "no M_MTE1 id 0..2 while a TPipe lives on AIC, which holds them", id);
   const uint32_t where = find_site(site, from_queue ? "queue.SetFlag" : "SetFlag",
                                    static_cast<int>(event), from_queue ? "queue_set" : "set");
-  if (dropped(where)) return;
+  if (dropped(where))
+    return;
   const auto index = static_cast<uint16_t>(static_cast<int>(event) * 8 + id);
   Channel& channel = core.channels[index];
   require(op, channel.sets_issued <= channel.waits_issued,
@@ -383,7 +416,8 @@ void set_flag(Site site, HardEvent event, int32_t id, bool from_queue) {
 }
 
 void wait_flag(Site site, HardEvent event, int32_t id, bool from_queue) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Ends& ends = ends_of(event);
   Op op = issuing(site, "WaitFlag", ends.to);
   Core& core = here();
@@ -395,7 +429,8 @@ void wait_flag(Site site, HardEvent event, int32_t id, bool from_queue) {
   require(op, !held, "no M_MTE1 id 0..2 while a TPipe lives on AIC, which holds them", id);
   const uint32_t where = find_site(site, from_queue ? "queue.WaitFlag" : "WaitFlag",
                                    static_cast<int>(event), from_queue ? "queue_wait" : "wait");
-  if (dropped(where)) return;
+  if (dropped(where))
+    return;
   const auto index = static_cast<uint16_t>(static_cast<int>(event) * 8 + id);
   Channel& channel = core.channels[index];
   const uint64_t number = channel.waits_issued++;
@@ -424,7 +459,8 @@ void wait_for_all(Site site, const char* api) {
   Core& core = here();
   block(api, site, 0, [&core] {
     for (const auto& queue : core.queue) {
-      if (!queue.empty()) return false;
+      if (!queue.empty())
+        return false;
     }
     return true;
   });
@@ -451,18 +487,27 @@ void require_resident(const Op& op) {
 }  // namespace
 
 void pipe_barrier(Site site, pipe_t pipe) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   Core& core = here();
   Op op{&core, pipe_s, "PipeBarrier", site};
   const Pipe target = pipe == PIPE_ALL ? pipe_s : to_pipe(op, pipe);
   require(op, pipe == PIPE_ALL || target != pipe_s, "no PIPE_S", pipe);
   op = issuing(site, "PipeBarrier", target);
   const int kind = 1000 + static_cast<int>(pipe);
-  static const char* const names[] = {"PipeBarrier<S>",    "PipeBarrier<V>",    "PipeBarrier<M>",
-                                      "PipeBarrier<MTE1>", "PipeBarrier<MTE2>", "PipeBarrier<MTE3>",
-                                      "PipeBarrier<ALL>",  "",                  "",
-                                      "",                  "PipeBarrier<FIX>"};
-  if (dropped(find_site(site, names[pipe], kind, "barrier"))) return;
+  static const char* const names[] = {"PipeBarrier<S>",
+                                      "PipeBarrier<V>",
+                                      "PipeBarrier<M>",
+                                      "PipeBarrier<MTE1>",
+                                      "PipeBarrier<MTE2>",
+                                      "PipeBarrier<MTE3>",
+                                      "PipeBarrier<ALL>",
+                                      "",
+                                      "",
+                                      "",
+                                      "PipeBarrier<FIX>"};
+  if (dropped(find_site(site, names[pipe], kind, "barrier")))
+    return;
   if (pipe == PIPE_ALL) {
     wait_for_all(site, "PipeBarrier");
     return;
@@ -474,12 +519,14 @@ void pipe_barrier(Site site, pipe_t pipe) {
 }
 
 void data_sync_barrier(Site site, AscendC::MemDsbT) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   issuing(site, "DataSyncBarrier", pipe_s);
 }
 
 void set_sync_base(Site site, uint64_t address) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "SetSyncBaseAddr", pipe_s);
   require(op, address == sync_base_address(), "the address that the host passed",
           static_cast<int64_t>(address));
@@ -487,7 +534,8 @@ void set_sync_base(Site site, uint64_t address) {
 }
 
 void cross_core_set(Site site, uint8_t mode, pipe_t pipe, uint16_t id) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   Core& core = here();
   Op op{&core, pipe_s, "CrossCoreSetFlag", site};
   require(op, pipe != PIPE_S && pipe != PIPE_ALL, "neither PIPE_S nor PIPE_ALL", pipe);
@@ -504,7 +552,8 @@ void cross_core_set(Site site, uint8_t mode, pipe_t pipe, uint16_t id) {
   }
   require(op, mode != 1 || !core.cube, "mode 1 on AIV only", mode);
   const uint32_t where = find_site(site, "CrossCoreSetFlag", 2000 + mode, "cross_set");
-  if (dropped(where)) return;
+  if (dropped(where))
+    return;
   Entry entry;
   entry.kind = Entry::cross_set;
   entry.op = op;
@@ -520,13 +569,15 @@ void cross_core_set(Site site, uint8_t mode, pipe_t pipe, uint16_t id) {
 }
 
 void cross_core_wait(Site site, uint8_t mode, pipe_t, uint16_t id) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "CrossCoreWaitFlag", pipe_s);
   require(op, mode <= 2, "mode 0, 1 or 2", mode);
   require(op, id <= 10, "a flag id 0..10 (SyncAll owns 11 to 14)", id);
   require_mixed(op);
   const uint32_t where = find_site(site, "CrossCoreWaitFlag", 2100, "cross_wait");
-  if (dropped(where)) return;
+  if (dropped(where))
+    return;
   Core& core = here();
   block("CrossCoreWaitFlag", site, id, [&core, id] { return !core.cross[id].empty(); });
   const Token token = core.cross[id].front();
@@ -536,28 +587,34 @@ void cross_core_wait(Site site, uint8_t mode, pipe_t, uint16_t id) {
 }
 
 void sync_all(Site site, bool vector_cores_only) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "SyncAll", pipe_s);
   require_mixed(op);
   require_resident(op);
   Core& core = here();
   require(op, !vector_cores_only || !core.cube, "SyncAll<false> on AIC", 1);
-  if (dropped(find_site(site, "SyncAll", 2200 + vector_cores_only, "sync_all"))) return;
+  if (dropped(find_site(site, "SyncAll", 2200 + vector_cores_only, "sync_all")))
+    return;
   wait_for_all(site, "SyncAll");
   const int kind = vector_cores_only ? 1 : 0;
   uint32_t members = 0;
-  for (const auto& other : active->cores) members += !vector_cores_only || !other->cube;
-  if (hb()) join(active->sync_clock[kind], core.issued);
+  for (const auto& other : active->cores)
+    members += !vector_cores_only || !other->cube;
+  if (hb())
+    join(active->sync_clock[kind], core.issued);
   const uint64_t generation = active->sync_generation[kind];
   if (++active->sync_arrived[kind] == members) {
     active->sync_arrived[kind] = 0;
     ++active->sync_generation[kind];
-    if (hb()) active->sync_released[kind] = std::make_shared<Clock>(active->sync_clock[kind]);
+    if (hb())
+      active->sync_released[kind] = std::make_shared<Clock>(active->sync_clock[kind]);
   } else {
     block("SyncAll", site, members,
           [kind, generation] { return active->sync_generation[kind] != generation; });
   }
-  if (!hb()) return;
+  if (!hb())
+    return;
   program_learns(core, active->sync_released[kind]);
 }
 

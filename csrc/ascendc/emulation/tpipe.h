@@ -13,7 +13,8 @@ inline TPipe* GetTPipePtr() {
 class TPipe {
  public:
   TPipe() { Init(); }
-  ~TPipe() { Destroy(); }
+  // A finding may end the program here.
+  ~TPipe() noexcept(false) { Destroy(); }
   TPipe(const TPipe&) = delete;
   TPipe& operator=(const TPipe&) = delete;
 

@@ -12,39 +12,56 @@ float load(const half* at) {
   std::memcpy(&bits, at, 2);
   return half_to_float(bits);
 }
-float load(const float* at) { return *at; }
+float load(const float* at) {
+  return *at;
+}
 void put(half* at, float value) {
   const uint16_t bits = float_to_half(value);
   std::memcpy(at, &bits, 2);
 }
-void put(float* at, float value) { *at = value; }
+void put(float* at, float value) {
+  *at = value;
+}
 
 // NaN wins, so that a comparison with one cannot hide it.
-float larger(float a, float b) { return a > b || a != a ? a : b; }
-float smaller(float a, float b) { return a < b || a != a ? a : b; }
+float larger(float a, float b) {
+  return a > b || a != a ? a : b;
+}
+float smaller(float a, float b) {
+  return a < b || a != a ? a : b;
+}
 
 template <typename T, typename F>
 void map1(T* d, const T* a, uint64_t n, F f) {
-  for (uint64_t i = 0; i < n; ++i) put(d + i, f(load(a + i)));
+  for (uint64_t i = 0; i < n; ++i)
+    put(d + i, f(load(a + i)));
 }
 template <typename D, typename T, typename F>
 void map2(D* d, const T* a, const T* b, uint64_t n, F f) {
-  for (uint64_t i = 0; i < n; ++i) put(d + i, f(load(a + i), load(b + i)));
+  for (uint64_t i = 0; i < n; ++i)
+    put(d + i, f(load(a + i), load(b + i)));
 }
 template <typename T, typename F>
 void whole1(T* d, const T* a, uint64_t n, F f) {
-  for (uint64_t i = 0; i < n; ++i) d[i] = static_cast<T>(f(a[i]));
+  for (uint64_t i = 0; i < n; ++i)
+    d[i] = static_cast<T>(f(a[i]));
 }
 template <typename T, typename F>
 void whole2(T* d, const T* a, const T* b, uint64_t n, F f) {
-  for (uint64_t i = 0; i < n; ++i) d[i] = static_cast<T>(f(a[i], b[i]));
+  for (uint64_t i = 0; i < n; ++i)
+    d[i] = static_cast<T>(f(a[i], b[i]));
 }
 
-bool is_float(Type type) { return type == Type::f16 || type == Type::f32; }
-bool is_arithmetic(Type type) { return is_float(type) || type == Type::i16 || type == Type::i32; }
+bool is_float(Type type) {
+  return type == Type::f16 || type == Type::f32;
+}
+bool is_arithmetic(Type type) {
+  return is_float(type) || type == Type::i16 || type == Type::i32;
+}
 
 void require_type(const Op& op, bool legal, Type type) {
-  if (!legal) fail(op, "a type that the API supports; type", static_cast<int64_t>(type), name_of(type));
+  if (!legal)
+    fail(op, "a type that the API supports; type", static_cast<int64_t>(type), name_of(type));
 }
 
 // --- unary
@@ -106,10 +123,12 @@ void float_binary(Binary what, D* d, const T* a, const T* b, uint64_t n) {
     case Binary::sub_relu:
       return map2(d, a, b, n, [](float x, float y) { return larger(x - y, 0.0f); });
     case Binary::fused_mul_add:
-      for (uint64_t i = 0; i < n; ++i) put(d + i, load(a + i) * load(d + i) + load(b + i));
+      for (uint64_t i = 0; i < n; ++i)
+        put(d + i, load(a + i) * load(d + i) + load(b + i));
       return;
     default:
-      for (uint64_t i = 0; i < n; ++i) put(d + i, load(d + i) + load(a + i) * load(b + i));
+      for (uint64_t i = 0; i < n; ++i)
+        put(d + i, load(d + i) + load(a + i) * load(b + i));
   }
 }
 
@@ -123,9 +142,8 @@ void whole_binary(Binary what, T* d, const T* a, const T* b, uint64_t n) {
     case Binary::sub:
       return whole2(d, a, b, n, [](T x, T y) { return static_cast<U>(x) - static_cast<U>(y); });
     case Binary::mul:
-      return whole2(d, a, b, n, [](T x, T y) {
-        return static_cast<uint32_t>(x) * static_cast<uint32_t>(y);
-      });
+      return whole2(d, a, b, n,
+                    [](T x, T y) { return static_cast<uint32_t>(x) * static_cast<uint32_t>(y); });
     case Binary::max:
       return whole2(d, a, b, n, [](T x, T y) { return std::max(x, y); });
     case Binary::min:
@@ -197,7 +215,8 @@ void float_scalar(WithScalar what, D* d, const T* a, float s, uint64_t n) {
     case WithScalar::leaky_relu:
       return map2(d, a, a, n, [s](float x, float) { return x >= 0 ? x : x * s; });
     default:
-      for (uint64_t i = 0; i < n; ++i) put(d + i, load(d + i) + load(a + i) * s);
+      for (uint64_t i = 0; i < n; ++i)
+        put(d + i, load(d + i) + load(a + i) * s);
   }
 }
 
@@ -205,9 +224,11 @@ template <typename T>
 void whole_scalar(WithScalar what, T* d, const T* a, T s, uint64_t n) {
   switch (what) {
     case WithScalar::adds:
-      return whole1(d, a, n, [s](T x) { return static_cast<uint32_t>(x) + static_cast<uint32_t>(s); });
+      return whole1(d, a, n,
+                    [s](T x) { return static_cast<uint32_t>(x) + static_cast<uint32_t>(s); });
     case WithScalar::muls:
-      return whole1(d, a, n, [s](T x) { return static_cast<uint32_t>(x) * static_cast<uint32_t>(s); });
+      return whole1(d, a, n,
+                    [s](T x) { return static_cast<uint32_t>(x) * static_cast<uint32_t>(s); });
     case WithScalar::maxs:
       return whole1(d, a, n, [s](T x) { return std::max(x, s); });
     case WithScalar::mins:
@@ -259,8 +280,8 @@ void run_scalar(WithScalar what, Type to, Type from, uint8_t* d, const uint8_t* 
     default:
       break;
   }
-  const float s = from == Type::f16 ? half_to_float(static_cast<uint16_t>(bits))
-                                    : from_bits<float>(bits);
+  const float s =
+      from == Type::f16 ? half_to_float(static_cast<uint16_t>(bits)) : from_bits<float>(bits);
   if (to == Type::f16) {
     return float_scalar(what, reinterpret_cast<half*>(d), reinterpret_cast<const half*>(a), s, n);
   }
@@ -300,7 +321,8 @@ Active resolve(const Op& op, const Lanes& lanes, uint64_t widest) {
   if (lanes.from_register) {
     active.bits[0] = core.mask[0];
     active.bits[1] = core.mask[1];
-    if (active.per_repeat <= 64) active.bits[1] = 0;
+    if (active.per_repeat <= 64)
+      active.bits[1] = 0;
   } else {
     const auto limit = static_cast<int64_t>(std::min<uint64_t>(active.per_repeat, 128));
     require(op, lanes.count < 0 || (lanes.count >= 1 && lanes.count <= limit),
@@ -328,13 +350,15 @@ void require_overlap(const Op& op, const Active& active, const Operand& target,
                      const Operand& source) {
   const uint64_t to = target.tensor.address;
   const uint64_t from = source.tensor.address;
-  const bool same = to == from && target.size() == source.size() &&
-                    target.block_stride == source.block_stride;
-  if (same || active.repeats == 0) return;
+  const bool same =
+      to == from && target.size() == source.size() && target.block_stride == source.block_stride;
+  if (same || active.repeats == 0)
+    return;
   const uint64_t last = active.repeats - 1;
   const uint64_t to_end = to + place(target, last, active.per_repeat - 1) + target.size();
   const uint64_t from_end = from + place(source, last, active.per_repeat - 1) + source.size();
-  if (to >= from_end || from >= to_end) return;
+  if (to >= from_end || from >= to_end)
+    return;
   // Within a repeat only: what an earlier repeat wrote, a later one may read.
   for (uint64_t r = 0; r < active.repeats; ++r) {
     const uint64_t n = active.total < 0
@@ -347,7 +371,8 @@ void require_overlap(const Op& op, const Active& active, const Operand& target,
       const uint64_t a = to + place(target, r, i * 32 / target.size());
       for (uint64_t j = 0; j < source_blocks; ++j) {
         const uint64_t b = from + place(source, r, j * 32 / source.size());
-        if (a == b && i == j && target.size() == source.size()) continue;
+        if (a == b && i == j && target.size() == source.size())
+          continue;
         require(op, a >= b + 32 || b >= a + 32,
                 "source and target that overlap completely or not at all; target",
                 static_cast<int64_t>(a));
@@ -363,21 +388,24 @@ void count_repeats(Op& op, Type type, uint64_t repeats) {
 namespace engine {
 
 void set_vector_mask(Site site, uint64_t high, uint64_t low) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   issuing(site, "SetVectorMask", pipe_v);
   here().mask[0] = low;
   here().mask[1] = high;
 }
 
 void set_mask_mode(Site site, bool counter) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   issuing(site, counter ? "SetMaskCount" : "SetMaskNorm", pipe_v);
   here().mask_counts = counter;
 }
 
 void unary(Site site, const char* api, Unary what, Local dst, Local src, const Lanes& lanes,
            const AscendC::UnaryRepeatParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, api, pipe_v);
   const Type type = dst.type;
   const bool legal = what == Unary::bit_not ? type == Type::i16 || type == Type::u16
@@ -387,7 +415,8 @@ void unary(Site site, const char* api, Unary what, Local dst, Local src, const L
   const Active lanes_on = resolve(op, lanes, size_of(type));
   const Operand operands[] = {{src, p.srcBlkStride, p.srcRepStride},
                               target_of(dst, p.dstBlkStride, p.dstRepStride)};
-  for (const Operand& operand : operands) require_operand(op, operand);
+  for (const Operand& operand : operands)
+    require_operand(op, operand);
   require_overlap(op, lanes_on, operands[1], operands[0]);
   const Operand from = operands[0];
   const Operand to = operands[1];
@@ -401,7 +430,8 @@ void unary(Site site, const char* api, Unary what, Local dst, Local src, const L
 
 void binary(Site site, const char* api, Binary what, Local dst, Local a, Local b,
             const Lanes& lanes, const AscendC::BinaryRepeatParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, api, pipe_v);
   require_type(op, a.type == b.type && binary_types(what, dst.type, a.type), a.type);
   const Active lanes_on = resolve(op, lanes, size_of(dst.type));
@@ -409,9 +439,11 @@ void binary(Site site, const char* api, Binary what, Local dst, Local a, Local b
   Operand second{b, p.src1BlkStride, p.src1RepStride};
   Operand to = target_of(dst, p.dstBlkStride, p.dstRepStride);
   if (lanes.counted) {
-    for (Operand* operand : {&first, &second, &to}) make_dense(*operand, lanes_on);
+    for (Operand* operand : {&first, &second, &to})
+      make_dense(*operand, lanes_on);
   }
-  for (const Operand* operand : {&first, &second, &to}) require_operand(op, *operand);
+  for (const Operand* operand : {&first, &second, &to})
+    require_operand(op, *operand);
   require_overlap(op, lanes_on, to, first);
   require_overlap(op, lanes_on, to, second);
   const bool reads_target = what == Binary::mul_add_dst || what == Binary::fused_mul_add;
@@ -436,16 +468,19 @@ void binary(Site site, const char* api, Binary what, Local dst, Local a, Local b
 
 void with_scalar(Site site, const char* api, WithScalar what, Local dst, Local src, uint64_t scalar,
                  const Lanes& lanes, const AscendC::UnaryRepeatParams& p) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, api, pipe_v);
   require_type(op, scalar_types(what, dst.type, src.type), src.type);
   const Active lanes_on = resolve(op, lanes, size_of(dst.type));
   Operand from{src, p.srcBlkStride, p.srcRepStride};
   Operand to = target_of(dst, p.dstBlkStride, p.dstRepStride);
   if (lanes.counted) {
-    for (Operand* operand : {&from, &to}) make_dense(*operand, lanes_on);
+    for (Operand* operand : {&from, &to})
+      make_dense(*operand, lanes_on);
   }
-  for (const Operand* operand : {&from, &to}) require_operand(op, *operand);
+  for (const Operand* operand : {&from, &to})
+    require_operand(op, *operand);
   require_overlap(op, lanes_on, to, from);
   enqueue(op, [=](Op& run) {
     Operand old = to;
@@ -465,29 +500,30 @@ void with_scalar(Site site, const char* api, WithScalar what, Local dst, Local s
   });
 }
 
-void copy(Site site, Local dst, Local src, const Lanes& lanes,
-          const AscendC::CopyRepeatParams& p) {
-  if (active->stopping) return;
+void copy(Site site, Local dst, Local src, const Lanes& lanes, const AscendC::CopyRepeatParams& p) {
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "Copy", pipe_v);
   const uint32_t size = size_of(dst.type);
   require_type(op, dst.type == src.type && (size == 2 || size == 4), dst.type);
   const Active lanes_on = resolve(op, lanes, size);
   const Operand from{src, p.srcStride, p.srcRepeatSize};
   const Operand to = target_of(dst, p.dstStride, p.dstRepeatSize);
-  for (const Operand* operand : {&from, &to}) require_operand(op, *operand);
+  for (const Operand* operand : {&from, &to})
+    require_operand(op, *operand);
   require_overlap(op, lanes_on, to, from);
   enqueue(op, [=](Op& run) {
     const Operand all[] = {from, to};
-    elementwise(run, lanes_on, all, [&](uint8_t** data, uint64_t n) {
-      std::memmove(data[1], data[0], n * size);
-    });
+    elementwise(run, lanes_on, all,
+                [&](uint8_t** data, uint64_t n) { std::memmove(data[1], data[0], n * size); });
     count_repeats(run, dst.type, lanes_on.repeats);
   });
 }
 
 void duplicate(Site site, Local dst, uint64_t value, const Lanes& lanes, uint16_t block_stride,
                uint8_t repeat_stride) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "Duplicate", pipe_v);
   const uint32_t size = size_of(dst.type);
   require_type(op, size == 2 || size == 4, dst.type);
@@ -509,7 +545,8 @@ void duplicate(Site site, Local dst, uint64_t value, const Lanes& lanes, uint16_
 
 void create_vec_index(Site site, Local dst, uint64_t first, const Lanes& lanes,
                       uint16_t block_stride, uint8_t repeat_stride) {
-  if (active->stopping) return;
+  if (active->stopping)
+    return;
   const Op op = issuing(site, "CreateVecIndex", pipe_v);
   require_type(op, is_arithmetic(dst.type), dst.type);
   const Active lanes_on = resolve(op, lanes, size_of(dst.type));
@@ -524,12 +561,14 @@ void create_vec_index(Site site, Local dst, uint64_t first, const Lanes& lanes,
       for (uint64_t i = 0; i < n; ++i) {
         const auto index = static_cast<int64_t>(repeat * lanes_on.per_repeat + element + i);
         uint64_t bits = 0;
-        if (dst.type == Type::f32) bits = bits_of(from_bits<float>(first) + static_cast<float>(index));
+        if (dst.type == Type::f32)
+          bits = bits_of(from_bits<float>(first) + static_cast<float>(index));
         if (dst.type == Type::f16) {
           bits = float_to_half(half_to_float(static_cast<uint16_t>(first)) +
                                static_cast<float>(index));
         }
-        if (!is_float(dst.type)) bits = first + static_cast<uint64_t>(index);
+        if (!is_float(dst.type))
+          bits = first + static_cast<uint64_t>(index);
         std::memcpy(span.data() + i * size, &bits, size);
       }
     });
