@@ -189,7 +189,8 @@ CanRun smooth_gemm_can_run(const GemmArgs& args, const GemmTuning& tuning, int32
     return no("several weights come with group_ends and one without, came " +
               text(args.num_groups) + " groups");
   }
-  if (args.x == nullptr || args.weight == nullptr || args.out == nullptr) {
+  // A tensor without rows has no memory.
+  if (args.weight == nullptr || (args.m > 0 && (args.x == nullptr || args.out == nullptr))) {
     return no("x, weight and out must be set");
   }
   if (num_tiles(args, 16, 16) > kMost) {
