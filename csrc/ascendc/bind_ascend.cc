@@ -11,6 +11,7 @@
 
 #include "acl/acl.h"
 #include "ascendc/host/cache.h"
+#include "ascendc/host/meta_attention.h"
 #include "ascendc/host/smooth_gemm.h"
 #include "ascendc/launch.h"
 #include "tiling/platform/platform_ascendc.h"
@@ -240,6 +241,124 @@ void copy_blocks(at::Tensor key_cache, at::Tensor value_cache, const at::Tensor&
   }
 }
 
+// Everything that a graph keeps: shapes, capacities, form. Tables, lengths and data may change
+// under it. table: uint8, a completed task table within its first num_bytes. max_keys, tile_rows:
+// of any table that a replay may bring.
+meta_attention::Problem attention_problem(const at::Tensor& out, const at::Tensor& query,
+                                          const at::Tensor& key_cache,
+                                          const at::Tensor& value_cache,
+                                          const at::Tensor& block_table,
+                                          const OptionalTensor& partials, int64_t num_cores,
+                                          int64_t max_keys, int64_t tile_rows, bool decode_only,
+                                          bool splits, double scale, double softcap) {
+  const char* op = "meta_attention";
+  for (const at::Tensor* rows : {&out, &query}) {
+    TORCH_CHECK(rows->dim() == 3 && rows->stride(2) == 1 && rows->stride(1) == rows->size(2),
+                "xyserve ", op,
+                ": require query and out [tokens, heads, head size], heads adjacent");
+  }
+  for (const at::Tensor* cache : {&key_cache, &value_cache}) {
+    TORCH_CHECK(cache->dim() == 4 && (*cache)[0].is_contiguous() &&
+                    cache->scalar_type() == query.scalar_type() &&
+                    cache->size(3) == query.size(2) && cache->size(2) > 0,
+                "xyserve ", op,
+                ": require caches [blocks, 128, KV heads, head size] of the query's ",
+                "dtype with contiguous blocks");
+  }
+  TORCH_CHECK(query.scalar_type() == at::kHalf || query.scalar_type() == at::kBFloat16, "xyserve ",
+              op, ": require fp16 or bf16, got ", query.scalar_type());
+  TORCH_CHECK(out.sizes() == query.sizes() && out.scalar_type() == query.scalar_type(), "xyserve ",
+              op, ": require out like query");
+  TORCH_CHECK(query.size(1) % key_cache.size(2) == 0, "xyserve ", op, ": require ", query.size(1),
+              " query heads to be a multiple of ", key_cache.size(2), " KV heads");
+  require_dtype(op, "partials", partials, at::kFloat);
+  meta_attention::Problem problem{};
+  problem.dtype = query.scalar_type() == at::kHalf ? meta_attention::Dtype::kFloat16
+                                                   : meta_attention::Dtype::kBfloat16;
+  problem.num_cores = static_cast<int32_t>(num_cores);
+  problem.num_kv_heads = static_cast<int32_t>(key_cache.size(2));
+  problem.group_size = static_cast<int32_t>(query.size(1) / key_cache.size(2));
+  problem.head_dim = static_cast<int32_t>(query.size(2));
+  problem.block_size = static_cast<int32_t>(key_cache.size(1));
+  problem.max_keys = static_cast<int32_t>(max_keys);
+  problem.tile_rows = static_cast<int32_t>(tile_rows);
+  problem.decode_only = decode_only;
+  problem.splits = splits;
+  problem.scale = static_cast<float>(scale);
+  problem.softcap = static_cast<float>(softcap);
+  problem.out_token_stride = out.stride(0);
+  problem.query_token_stride = query.stride(0);
+  problem.key_block_stride = key_cache.stride(0);
+  problem.value_block_stride = value_cache.stride(0);
+  problem.block_table_stride = block_table.stride(0);
+  problem.num_blocks = std::min(key_cache.size(0), value_cache.size(0));
+  problem.max_partial_rows =
+      partials.has_value() ? partials->numel() / meta_attention::partial_floats(problem, 1) : 0;
+  return problem;
+}
+
+void meta_attention_run(at::Tensor out, const at::Tensor& query, const at::Tensor& key_cache,
+                        const at::Tensor& value_cache, const at::Tensor& block_table,
+                        const at::Tensor& seq_lens, const at::Tensor& table, at::Tensor workspace,
+                        const OptionalTensor& partials, const OptionalTensor& tree_mask,
+                        const OptionalTensor& lse, int64_t form, int64_t num_cores,
+                        int64_t max_keys, int64_t tile_rows, bool decode_only, bool splits,
+                        double scale, double softcap) {
+  const char* op = "meta_attention";
+  TORCH_CHECK(form >= 0 && form <= 2, "xyserve ", op, ": require form 0, 1 or 2, got ", form);
+  TORCH_CHECK(
+      block_table.dim() == 2 && block_table.scalar_type() == at::kInt && block_table.stride(1) == 1,
+      "xyserve ", op, ": require block_table int32 [rows, blocks]");
+  require_dtype(op, "seq_lens", seq_lens, at::kInt);
+  require_dtype(op, "table", table, at::kByte);
+  require_dtype(op, "tree_mask", tree_mask, at::kLong);
+  require_dtype(op, "lse", lse, at::kFloat);
+  const auto chosen = static_cast<meta_attention::Form>(form);
+  const meta_attention::Problem problem =
+      attention_problem(out, query, key_cache, value_cache, block_table, partials, num_cores,
+                        max_keys, tile_rows, decode_only, splits, scale, softcap);
+  const std::string reason = meta_attention::can_run(problem, chosen);
+  TORCH_CHECK(reason.empty(), "xyserve ", op, ": ", reason);
+  TORCH_CHECK(num_cores <= num_cube_cores(), "xyserve ", op, ": require a table of at most ",
+              num_cube_cores(), " cores, got ", num_cores);
+  const int64_t bytes = meta_attention::workspace_bytes(problem, chosen);
+  TORCH_CHECK(workspace.is_contiguous() && workspace.nbytes() >= static_cast<uint64_t>(bytes),
+              "xyserve ", op, ": require a workspace of ", bytes, " bytes, got ",
+              workspace.nbytes());
+  const auto address = [](const void* data) { return reinterpret_cast<uint64_t>(data); };
+  meta_attention::Args args = meta_attention::make_args(problem);
+  args.out = address(out.mutable_data_ptr());
+  args.query = address(query.const_data_ptr());
+  args.key_cache = address(key_cache.const_data_ptr());
+  args.value_cache = address(value_cache.const_data_ptr());
+  args.block_table = address(block_table.const_data_ptr());
+  args.seq_lens = address(seq_lens.const_data_ptr());
+  args.table = address(table.const_data_ptr());
+  args.partials = address(pointer(partials));
+  args.tree_mask = address(pointer(tree_mask));
+  args.lse = address(pointer(lse));
+  args.workspace = address(workspace.mutable_data_ptr());
+  launch_meta_attention(chosen, problem.dtype, args, sync_base(), current_stream());
+}
+
+// Bytes of the workspace that meta_attention asks for, so that it can be made before a capture.
+int64_t meta_attention_workspace(const at::Tensor& query, const at::Tensor& key_cache, int64_t form,
+                                 int64_t num_cores, int64_t max_keys, int64_t tile_rows) {
+  meta_attention::Problem problem{};
+  problem.num_cores = static_cast<int32_t>(num_cores);
+  problem.head_dim = static_cast<int32_t>(key_cache.size(3));
+  problem.max_keys = static_cast<int32_t>(max_keys);
+  problem.tile_rows = static_cast<int32_t>(tile_rows);
+  TORCH_CHECK(query.dim() == 3 && query.size(2) == key_cache.size(3),
+              "xyserve meta_attention_workspace: require query [tokens, heads, head size]");
+  return meta_attention::workspace_bytes(problem, static_cast<meta_attention::Form>(form));
+}
+
+void meta_attention_meta(at::Tensor, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                         const at::Tensor&, const at::Tensor&, const at::Tensor&, at::Tensor,
+                         const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                         int64_t, int64_t, int64_t, int64_t, bool, bool, double, double) {}
+
 at::Tensor smooth_gemm_meta(const at::Tensor& x, const at::Tensor&, const OptionalTensor&,
                             int64_t n, bool, const OptionalTensor&, at::IntArrayRef) {
   return empty_out(x, n, x.scalar_type());
@@ -272,6 +391,15 @@ TORCH_LIBRARY_FRAGMENT(_C_xyserve, m) {
       "kv_write(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, "
       "Tensor slot_mapping) -> ()");
   m.def("copy_blocks(Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor pairs) -> ()");
+  m.def(
+      "meta_attention(Tensor(a!) out, Tensor query, Tensor key_cache, Tensor value_cache, "
+      "Tensor block_table, Tensor seq_lens, Tensor table, Tensor(b!) workspace, "
+      "Tensor(c!)? partials, Tensor? tree_mask, Tensor(d!)? lse, int form, int num_cores, "
+      "int max_keys, int tile_rows, bool decode_only, bool splits, float scale, float softcap) "
+      "-> ()");
+  m.def(
+      "meta_attention_workspace(Tensor query, Tensor key_cache, int form, int num_cores, "
+      "int max_keys, int tile_rows) -> int");
 }
 
 TORCH_LIBRARY_IMPL(_C_xyserve, PrivateUse1, m) {
@@ -279,6 +407,8 @@ TORCH_LIBRARY_IMPL(_C_xyserve, PrivateUse1, m) {
   m.impl("smooth_gemm_int8", xyserve::ascend::smooth_gemm_int8);
   m.impl("kv_write", xyserve::ascend::kv_write);
   m.impl("copy_blocks", xyserve::ascend::copy_blocks);
+  m.impl("meta_attention", xyserve::ascend::meta_attention_run);
+  m.impl("meta_attention_workspace", xyserve::ascend::meta_attention_workspace);
 }
 
 TORCH_LIBRARY_IMPL(_C_xyserve, Meta, m) {
@@ -286,4 +416,6 @@ TORCH_LIBRARY_IMPL(_C_xyserve, Meta, m) {
   m.impl("smooth_gemm_int8", xyserve::ascend::smooth_gemm_int8_meta);
   m.impl("kv_write", xyserve::ascend::kv_write_meta);
   m.impl("copy_blocks", xyserve::ascend::copy_blocks_meta);
+  m.impl("meta_attention", xyserve::ascend::meta_attention_meta);
+  m.impl("meta_attention_workspace", xyserve::ascend::meta_attention_workspace);
 }

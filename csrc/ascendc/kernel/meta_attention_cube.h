@@ -8,6 +8,7 @@
 // Every buffer is a ring; a buffer has one flag for "filled" and one for "free".
 #pragma once
 
+#include "ascendc/bound.h"
 #include "ascendc/kernel/meta_attention_table.h"
 #include "ascendc/tile/global_to_l1.h"
 #include "ascendc/tile/l0c_to_global.h"
@@ -91,7 +92,7 @@ class Cube {
       LoadQuery(unit, query_slot, padded);
     }
     for (int32_t key = item.key0; key < item.key1;) {
-      const int32_t stop = arch::min_of((key / kPage + 1) * kPage, item.key1);
+      const int32_t stop = XYSERVE_BOUNDED((key / kPage + 1) * kPage, item.key1);
       ScorePage(item, query_slot, padded, key, stop - key);
       key = stop;
     }
@@ -244,7 +245,7 @@ class Cube {
       AscendC::WaitFlag<AscendC::HardEvent::FIX_M>((l0c_count_ + part) % CubeLayout::kL0cSlots);
     }
     for (int32_t key = item.key0; key < item.key1;) {
-      const int32_t stop = arch::min_of((key / kPage + 1) * kPage, item.key1);
+      const int32_t stop = XYSERVE_BOUNDED((key / kPage + 1) * kPage, item.key1);
       OutputPage(item, probs, prob_stride, key, stop - key);
       key = stop;
     }

@@ -2,6 +2,7 @@
 // softmax. Each of the two cores takes half of an item's pages and all of its heads.
 #pragma once
 
+#include "ascendc/bound.h"
 #include "ascendc/kernel/meta_attention_vector.h"
 
 namespace xyserve::meta_attention {
@@ -47,7 +48,7 @@ class DecodeVector : public Vector<T, kTwoStage> {
     ScoreSet set = Base::SetOf(half);
     set.rows = half.unit.rows;
     for (int32_t key = half.key0; key < half.key1;) {
-      const int32_t stop = arch::min_of((key / kPage + 1) * kPage, half.key1);
+      const int32_t stop = XYSERVE_BOUNDED((key / kPage + 1) * kPage, half.key1);
       ScorePage(half, set, key, stop - key);
       key = stop;
     }
@@ -118,7 +119,7 @@ class DecodeVector : public Vector<T, kTwoStage> {
                          int64_t{half.unit.head} * dim;
     const int32_t most = dim > kPage ? kPage / 2 : kPage;
     for (int32_t done = 0; done < count; done += most) {
-      const int32_t rows = arch::min_of(most, count - done);
+      const int32_t rows = XYSERVE_BOUNDED(most, count - done);
       const int32_t in = Base::in_count_++ % Layout::kSlots;
       const AscendC::LocalTensor<T> narrow = Base::In(in).template ReinterpretCast<T>();
       AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(in);
@@ -137,7 +138,7 @@ class DecodeVector : public Vector<T, kTwoStage> {
     const int32_t dim = Base::args_.head_dim;
     const int32_t most = dim > kPage ? Layout::kStepKeys / 2 : Layout::kStepKeys;
     for (int32_t done = 0; done < rows; done += most) {
-      const int32_t step = arch::min_of(most, rows - done);
+      const int32_t step = XYSERVE_BOUNDED(most, rows - done);
       AscendC::Cast(Wide(), narrow[done * dim], AscendC::RoundMode::CAST_NONE, step * dim);
       vector_barrier();
       for (int32_t head = 0; head < unit.rows; ++head) {

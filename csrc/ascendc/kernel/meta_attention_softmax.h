@@ -1,6 +1,7 @@
 // A vector core's work in UB: the softmax of a set of score rows, and the running state of a unit.
 #pragma once
 
+#include "ascendc/bound.h"
 #include "ascendc/kernel/meta_attention_rows.h"
 #include "ascendc/kernel/meta_attention_table.h"
 
@@ -102,14 +103,14 @@ class Mask {
       const int32_t position = unit.position + query;
       int32_t begin = unit.begin, end = unit.end;
       if (causal_) {
-        end = arch::min_of(end, position + 1);
+        end = XYSERVE_BOUNDED(end, position + 1);
       }
       if (unit.window > 0) {
         begin = arch::max_of(begin, position - unit.window + 1);
-        end = arch::min_of(end, position + unit.window);
+        end = XYSERVE_BOUNDED(end, position + unit.window);
       }
-      begin = Clamp(begin - set.key0, set.columns);
-      end = Clamp(end - set.key0, set.columns);
+      begin = XYSERVE_BOUNDED(arch::max_of(begin - set.key0, 0), set.columns);
+      end = XYSERVE_BOUNDED(arch::max_of(end - set.key0, 0), set.columns);
       const Floats at = scores[i * set.width];
       if (begin >= end) {
         hide_columns(at, 0, set.width);
@@ -124,10 +125,6 @@ class Mask {
   }
 
  private:
-  __aicore__ inline static int32_t Clamp(int32_t value, int32_t most) {
-    return value < 0 ? 0 : value > most ? most : value;
-  }
-
   // The row's new tokens that are not on the query's branch, within columns [begin, end).
   __aicore__ inline void HideBranches(const Unit& unit, const ScoreSet& set, Floats row,
                                       int32_t query, int32_t begin, int32_t end) {

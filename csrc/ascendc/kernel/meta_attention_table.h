@@ -7,6 +7,7 @@
 #ifndef XYSERVE_TABLE_FN
 #define XYSERVE_TABLE_FN __aicore__ inline
 #endif
+#include "ascendc/bound.h"
 #include "ascendc/kernel/meta_attention_args.h"
 #include "xyserve/task_table.h"
 
@@ -51,7 +52,7 @@ __aicore__ inline int32_t score_stride(int32_t columns) {
 __aicore__ inline Item half_of(const Item& item, int32_t sub_block) {
   const int32_t first = item.key0 / kPage;
   const int32_t pages = arch::ceil_div(item.key1, kPage) - first;
-  const int32_t middle = arch::min_of((first + (pages + 1) / 2) * kPage, item.key1);
+  const int32_t middle = XYSERVE_BOUNDED((first + (pages + 1) / 2) * kPage, item.key1);
   Item half = item;
   half.key0 = sub_block == 0 ? item.key0 : middle;
   half.key1 = sub_block == 0 ? middle : item.key1;
@@ -215,7 +216,7 @@ class Cursor {
     item.key1 = unit_.end;
     if (form_ != kThreeStage) {
       const int32_t stop = (key_ / kPage + chunk_pages(unit_.rows)) * kPage;
-      item.key1 = stop < unit_.end ? stop : unit_.end;
+      item.key1 = XYSERVE_BOUNDED(stop, unit_.end);
     }
     key_ = item.key1;
     item.last = key_ >= unit_.end;

@@ -1,6 +1,7 @@
 // The vector cores' half of Meta-Attention: each of the two takes half of a tile's rows.
 #pragma once
 
+#include "ascendc/bound.h"
 #include "ascendc/kernel/meta_attention_softmax.h"
 
 namespace xyserve::meta_attention {
@@ -60,10 +61,10 @@ class Vector {
   __aicore__ inline void Probabilities(const Item& item) {
     const Unit& unit = item.unit;
     ScoreSet set = SetOf(item);
-    const int32_t most = arch::min_of(kMaxSetRows, Layout::kSet / set.width);
+    const int32_t most = XYSERVE_BOUNDED(kMaxSetRows, Layout::kSet / set.width);
     const int32_t begin = RowBegin(unit), end = RowEnd(unit);
     for (set.row = begin; set.row < end; set.row += set.rows) {
-      set.rows = arch::min_of(most, end - set.row);
+      set.rows = XYSERVE_BOUNDED(most, end - set.row);
       const int32_t in = in_count_++ % Layout::kSlots;
       const int32_t out = out_count_++ % Layout::kSlots;
       LoadScores(item, set, in);
@@ -78,9 +79,9 @@ class Vector {
   __aicore__ inline void Empty(const Unit& unit) {
     const int32_t begin = RowBegin(unit), end = RowEnd(unit);
     const int32_t dim = args_.head_dim;
-    const int32_t most = arch::min_of(kMaxSetRows, Layout::kOutBytes / 4 / dim);
+    const int32_t most = XYSERVE_BOUNDED(kMaxSetRows, Layout::kOutBytes / 4 / dim);
     for (int32_t row = begin; row < end; row += most) {
-      const int32_t rows = arch::min_of(most, end - row);
+      const int32_t rows = XYSERVE_BOUNDED(most, end - row);
       const int32_t out = out_count_++ % Layout::kSlots;
       AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(out);
       AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kStoreEvent);
@@ -106,7 +107,7 @@ class Vector {
       AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kAccEvent);
     }
     for (int32_t row = begin; row < end; row += kMaxSetRows) {
-      const int32_t rows = arch::min_of(kMaxSetRows, end - row);
+      const int32_t rows = XYSERVE_BOUNDED(kMaxSetRows, end - row);
       AddOutput(item, from, row, rows, row - begin);
       if (item.last) {
         FinishRows(item, row, rows, row - begin);
@@ -124,9 +125,9 @@ class Vector {
     const int32_t half_rows = (rows + 1) / 2;
     const int32_t begin = AscendC::GetSubBlockIdx() == 0 ? 0 : half_rows;
     const int32_t end = AscendC::GetSubBlockIdx() == 0 ? half_rows : rows;
-    const int32_t most = arch::min_of(kMaxSetRows, kChunkSet / (args_.head_dim + kPerBlock));
+    const int32_t most = XYSERVE_BOUNDED(kMaxSetRows, kChunkSet / (args_.head_dim + kPerBlock));
     for (int32_t row = begin; row < end; row += most) {
-      const int32_t count = arch::min_of(most, end - row);
+      const int32_t count = XYSERVE_BOUNDED(most, end - row);
       CombineRows(parts, row, count);
       StoreCombined(merge, token, row, count);
       AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kStoreEvent);
@@ -387,7 +388,7 @@ class Vector {
       return {rows, 0, row};
     }
     const int32_t query = row % unit.num_queries;
-    return {arch::min_of(rows, unit.num_queries - query), query, row / unit.num_queries};
+    return {XYSERVE_BOUNDED(rows, unit.num_queries - query), query, row / unit.num_queries};
   }
 
   __aicore__ inline void StoreRows(const Unit& unit, int32_t row, int32_t rows,
@@ -534,7 +535,7 @@ class Vector {
       const int32_t at = row + done, in_group = at % group;
       const int32_t query = at / group % merge.num_queries;
       const int32_t head = (merge.head_begin + at / group / merge.num_queries) * group + in_group;
-      const int32_t run = arch::min_of(group - in_group, rows - done);
+      const int32_t run = XYSERVE_BOUNDED(group - in_group, rows - done);
       const int64_t to_token = token + query;
       AscendC::DataCopy(to[to_token * args_.out_token_stride + int64_t{head} * dim],
                         Out(out)[done * dim], run * dim);
