@@ -40,14 +40,8 @@ EMULATION = ROOT / "csrc" / "ascendc" / "emulation"
 BUILD = ROOT / "build" / "ascend-emulation"
 INCLUDES = (EMULATION, ROOT / "csrc" / "ascendc", ROOT / "csrc" / "include")
 FLAGS = [
-    "-std=c++17",
-    "-fPIC",
-    "-g1",
-    "-march=native",
-    "-ffp-contract=fast",
-    "-fno-strict-aliasing",
-    "-Wall",
-    "-Wextra",
+    *("-std=c++17", "-fPIC", "-g1", "-march=native", "-ffp-contract=fast"),
+    *("-fno-strict-aliasing", "-Wall", "-Wextra"),
 ]
 CXX = os.environ.get("CXX", "g++")
 
@@ -121,23 +115,18 @@ class Tensor:
         self.constant = constant
         self.name = name
         self.bytes = data.numel() * data.element_size()
-        # One bit per byte, in words per 32 bytes; calloc keeps it sparse.
-        self.shadow = None if constant else np.zeros((self.bytes + 31) // 32, dtype=np.uint32)
-        if self.shadow is not None and written:
-            self.shadow[:] = 0xFFFFFFFF
+        # One bit per byte, in words per 32 bytes; calloc keeps it sparse. None: all written.
+        self.shadow = None if written else np.zeros((self.bytes + 31) // 32, dtype=np.uint32)
 
     def mark(self, start: int, stop: int, written: bool) -> None:
         """Declares bytes start..stop written or never written, before a launch."""
         if self.shadow is None:
-            raise ValueError("a constant tensor is written throughout")
-        bits = np.unpackbits(
-            self.shadow[start // 32 : (stop + 31) // 32].view(np.uint8), bitorder="little"
-        )
+            self.shadow = np.full((self.bytes + 31) // 32, 0xFFFFFFFF, dtype=np.uint32)
+        words = slice(start // 32, (stop + 31) // 32)
+        bits = np.unpackbits(self.shadow[words].view(np.uint8), bitorder="little")
         offset = start // 32 * 32
         bits[start - offset : stop - offset] = written
-        self.shadow[start // 32 : (stop + 31) // 32] = np.packbits(bits, bitorder="little").view(
-            np.uint32
-        )
+        self.shadow[words] = np.packbits(bits, bitorder="little").view(np.uint32)
 
     def written_bytes(self) -> np.ndarray:
         """Which bytes are written, as booleans: what a kernel stored, if none were before."""
@@ -170,15 +159,21 @@ def output(shape: Sequence[int], dtype: torch.dtype, name: str = "") -> Tensor:
     return Tensor(data, written=False, constant=False, name=name)
 
 
-def sparse(count: int, dtype: torch.dtype, *, written: bool, name: str = "") -> Tensor:
+def sparse(
+    count: int,
+    dtype: torch.dtype,
+    *,
+    written: bool = True,
+    constant: bool = False,
+    name: str = "",
+) -> Tensor:
     """`count` elements of zeros that take memory only where they are touched."""
     size = torch.empty((), dtype=dtype).element_size()
     no_reserve = 0x4000
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
     memory = mmap.mmap(-1, max(count * size, 1), flags=flags)
     data = torch.frombuffer(memory, dtype=torch.uint8)[: count * size].view(dtype)
-    result = Tensor(data, written=False, constant=written, name=name)
-    return result
+    return Tensor(data, written=written, constant=constant, name=name)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
