@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from vllm_xyserve.plan.ascend import chip
+from vllm_xyserve.plan.ascend import chip, vectors
 from vllm_xyserve.plan.ascend.chip import Array
 
 FP32: Final = 4
@@ -24,16 +24,10 @@ UB_SCORES: Final = 8192
 # A partial row: values, eight times the log-sum-exp; the merge reads the latter twice.
 LSE_FLOATS: Final = 8
 
-# Cycles per repeat of 64 fp32 values (PTO cost model; the vendor's table gives 1 for those of two
-# sources): scale 1, maximum 2, subtract 2, exp 2, sum 2, cast 1. The three-stage form normalises
-# probabilities instead of the output: 2 more.
-SOFTMAX_CYCLES: Final = 10
-NORMALISE_CYCLES: Final = 2
-# The running output: times the rescaling factor 2, plus the new part 2.
-UPDATE_CYCLES: Final = 4
-# A score on the vector cores: per 64 values a product and sum, 2; then a reduction of a repeat.
-PRODUCT_CYCLES: Final = 2
-REDUCE_CYCLES: Final = 7
+# Of the published kernel with other steps than ours, per 64 scores: scale 1, maximum 2, subtract 2,
+# exp 2, sum 2, cast 1. Its model has 2,489 cycles for 16,384 scores on a vector core, transfers
+# included; this gives 2,560.
+OTHER_SOFTMAX_CYCLES: Final = 10
 
 
 class Form(Enum):
@@ -134,6 +128,7 @@ def attention_counts(
     whole = rows * heads.head_dim * heads.element_bytes
     part = rows * (heads.head_dim + LSE_FLOATS) * FP32
     result = whole if is_split is None else np.where(is_split, part, whole)
+    is_ours = per_step is None
     per_step = step_keys(form, rows, keys) if per_step is None else per_step
     steps = np.maximum(np.ceil(keys / per_step), 1)
     if form is Form.TWO_STAGE:
@@ -148,8 +143,12 @@ def attention_counts(
     straight = whole if is_whole else np.zeros_like(whole)
     # A head beyond 128 elements is multiplied in two parts.
     parts = 2 if dim > 128 else 1
-    more = NORMALISE_CYCLES if is_whole else 0
-    update = np.zeros_like(keys) if is_whole else steps * rows * dim * UPDATE_CYCLES / 64
+    if is_ours:
+        vector = vectors.softmax_cycles(form.value, rows, keys, steps)
+        vector = vector if is_whole else vector + vectors.update_cycles(rows, dim, steps)
+    else:
+        update = steps * dim * vectors.UPDATE
+        vector = rows * (columns * OTHER_SOFTMAX_CYCLES + update) / vectors.LANES
     piece = np.minimum(UB_SCORES, rows * np.minimum(keys, per_step) / 2)
     page = np.minimum(keys, PAGE_KEYS)
     return Counts(
@@ -160,7 +159,7 @@ def attention_counts(
         l1_to_l0a=pages * padded * dim * element + parts * padded * columns * element,
         l1_to_l0b=2 * columns * dim * element,
         mmad_cycles=2 * mmad_cycles(padded, columns, dim, element),
-        vector_cycles=rows * columns * (SOFTMAX_CYCLES + more) / 64 + update,
+        vector_cycles=vector,
         steps=steps,
         kv_bytes=kv,
         workspace_bytes=2 * (scores + probabilities + partial),
@@ -186,7 +185,6 @@ def _two_stage(heads: Heads, rows: Array, keys: Array, steps: Array, result: Arr
     halves = 2 * steps - (last_pages <= 1)
     partial = halves * rows * dim * FP32
     exchange = 2 * rows * (dim + LSE_FLOATS) * FP32
-    per_key = dim / 64 + rows * (dim / 64 * PRODUCT_CYCLES + REDUCE_CYCLES)
     page = np.minimum(keys, PAGE_KEYS)
     return Counts(
         gm_to_l1=half_kv + probabilities,
@@ -196,9 +194,9 @@ def _two_stage(heads: Heads, rows: Array, keys: Array, steps: Array, result: Arr
         l1_to_l0a=(2 if dim > 128 else 1) * padded * columns * element,
         l1_to_l0b=columns * dim * element,
         mmad_cycles=mmad_cycles(padded, dim, columns, element),
-        vector_cycles=keys * per_key
-        + rows * columns * SOFTMAX_CYCLES / 64
-        + halves * rows * dim * UPDATE_CYCLES / 64,
+        vector_cycles=vectors.score_cycles(rows, keys, dim)
+        + vectors.softmax_cycles("two_stage", rows, keys, steps)
+        + vectors.update_cycles(rows, dim, halves),
         steps=steps,
         kv_bytes=2 * half_kv,
         workspace_bytes=2 * (probabilities + partial + exchange),
@@ -226,7 +224,7 @@ def merge_counts(heads: Heads, rows: Array, splits: Array) -> Counts:
         l1_to_l0a=none,
         l1_to_l0b=none,
         mmad_cycles=none,
-        vector_cycles=rows * splits * heads.head_dim * UPDATE_CYCLES / 64,
+        vector_cycles=vectors.merge_cycles(rows, splits, heads.head_dim),
         steps=none,
         kv_bytes=none,
         workspace_bytes=part,
