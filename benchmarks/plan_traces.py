@@ -8,12 +8,15 @@ budget goes to prompts in the order of admission, chunked. Nothing is random.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 DATA = Path(__file__).parent / "data"
 EXCERPTS = {name: DATA / f"azure_2023_{name}.csv" for name in ("code", "conv")}
+MOONCAKE = DATA / "mooncake_conversations.jsonl"
+MOONCAKE_BLOCK = 512  # tokens per hash id
 PROMPT_COLUMN, OUTPUT_COLUMN = "ContextTokens", "GeneratedTokens"
 
 
@@ -37,15 +40,42 @@ def load(path: Path) -> list[tuple[int, int]]:
         return [(max(1, int(row[PROMPT_COLUMN])), int(row[OUTPUT_COLUMN])) for row in reader]
 
 
-def steps(requests: list[tuple[int, int]], budget: int, num_running: int) -> Iterator[Step]:
-    """The steps while every place is taken: neither the start nor the end of the trace."""
+def load_mooncake(path: Path) -> list[tuple[int, int, int]]:
+    """Prompt, output and cached tokens per request of a Mooncake trace (JSON lines).
+
+    Cached is what an earlier request's prompt shares with this one, in whole ids, if nothing were
+    ever evicted.
+    """
+    seen: set[int] = set()
+    requests = []
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            row = json.loads(line)
+            missing = {"input_length", "output_length", "hash_ids"} - set(row)
+            if missing:
+                raise SystemExit(f"{path}:{number}: no Mooncake request, lacks {sorted(missing)}")
+            ids = row["hash_ids"]
+            shared = next((i for i, x in enumerate(ids) if x not in seen), len(ids))
+            seen.update(ids)
+            prompt = max(1, row["input_length"])
+            cached = min(shared * MOONCAKE_BLOCK, prompt - 1)
+            requests.append((prompt, row["output_length"], cached))
+    return requests
+
+
+def steps(requests: Sequence[tuple[int, ...]], budget: int, num_running: int) -> Iterator[Step]:
+    """The steps while every place is taken: neither the start nor the end of the trace.
+
+    requests: prompt, output and, optionally, cached tokens of each.
+    """
     waiting = iter(requests)
     running: list[list[int]] = []  # computed, prompt, prompt and output
     started = False
     while True:
         running = [state for state in running if state[0] < state[2]]
         while len(running) < num_running and (request := next(waiting, None)) is not None:
-            running.append([0, request[0], request[0] + max(request[1] - 1, 0)])
+            prompt, output, cached = (*request, 0)[:3]
+            running.append([cached, prompt, prompt + max(output - 1, 0)])
         if len(running) < num_running:
             return
         step = _compose(running, budget)

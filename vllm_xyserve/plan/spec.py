@@ -84,12 +84,14 @@ CPU: Final = Device(
     split_quantum=16,
     cost=CostModel(task_ns=500, gbytes_per_s=14, gflops=170, partial_ns=40),
 )
-# Ascend 910B per AIC: 1.6 TB/s and about 300 TFLOP/s over 24 cores, at 60 and 70 %.
+# Ascend 910B per AIC, from the model in plan/ascend: a core's share of HBM, 1.6 to 1.8 TB/s over
+# 24, and what the softmax lets through of a tile, 4.6 to 6.3 TFLOP/s; of some rates tried, those
+# under which the model predicts the shortest steps (docs/ascend-model.md).
 NPU: Final = Device(
     num_cores=24,
     tile_rows=(16, 32, 64, 128),
     split_quantum=128,
-    cost=CostModel(task_ns=1000, gbytes_per_s=40, gflops=9000, partial_ns=10),
+    cost=CostModel(task_ns=1000, gbytes_per_s=70, gflops=4500, partial_ns=20),
     min_split_keys=128,
 )
 # An H100 or H200 per SM: 4 TB/s and 700 TFLOP/s over 132.
