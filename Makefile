@@ -6,6 +6,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
+ASCEND_VENV ?= .venv-ascend
 MODEL ?=
 PORT ?= 8000
 ARGS ?=
@@ -18,10 +19,11 @@ TEST_ARGS ?=
 setup_py = $(PYTHON) -m deploy.setup --venv "$(VENV)"
 real_bin = "$$(cd -P "$(VENV)" && pwd -P)/bin"
 python = $(real_bin)/python
+ascend_python = "$$(cd -P "$(ASCEND_VENV)" && pwd -P)/bin/python"
 csrc_files = find csrc -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' \) -print0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev serve test test-ascend check format clean
+.PHONY: help setup setup-dev serve test test-ascend test-ascend-plugin check format clean
 
 help: ## List the commands
 	@echo "make serve [MODEL=folder-or-hub-id] [PORT=8000] [ARGS='more for vllm serve']"
@@ -29,7 +31,7 @@ help: ## List the commands
 	@echo "make test  [TESTS=tests/setup] [TEST_ARGS='-k name']"
 	@echo "All:       [PYTHON=python3.12] [VENV=an environment of yours]"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s%s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s%s\n", $$1, $$2}' Makefile
 
 setup: ## Environment, vLLM's CPU build, native library, demo model
 	@$(setup_py)
@@ -53,6 +55,11 @@ test: setup-dev ## Set up with the development tools, then run all tests
 
 test-ascend: setup-dev ## Ascend kernels on the emulation: the full tables
 	@$(python) -m pytest tests/ascend -m "ascend_full or not ascend_full" $(TEST_ARGS)
+
+test-ascend-plugin: ## The NPU family on vLLM 0.23.0 and vllm-ascend 0.23.0, without an NPU
+	@$(PYTHON) -m deploy.ascend --venv "$(ASCEND_VENV)"
+	@$(ascend_python) -m pytest tests/ascend_plugin $(TEST_ARGS)
+	@VLLM_PLUGINS= $(ascend_python) -m pytest tests/prefix $(TEST_ARGS)
 
 check: ## Format, lint, types, import rules, C++ format; changes nothing
 	@$(setup_py) --dev --no-model

@@ -82,6 +82,12 @@ class XyConfig:
             "where the MLP allows it"
         },
     )
+    grouped_experts: bool = field(
+        default=False,
+        metadata={
+            "help": "npu: multiply unquantised experts by the grouped form of the native kernel"
+        },
+    )
 
 
 def parse(options: object, *, where: str = KEY) -> XyConfig:

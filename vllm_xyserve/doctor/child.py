@@ -102,6 +102,9 @@ def _platform(report: Reporter, _: str) -> None:
 
         family, reason = select.detect_family()
         report.put(family=family, family_reason=reason)
+        if family == "npu":
+            report.step("find out about the Ascend chip")
+            report.put(ascend=_ascend())
     with _guarded(report, "platform_error"):
         _resolve(report)
         with _guarded(report, "kernels_error"):
@@ -109,6 +112,22 @@ def _platform(report: Reporter, _: str) -> None:
             report.put(kernel_warnings=_load_kernels())
     report.step("load the platform plugins one by one")
     report.put(plugins=_try_plugins())
+
+
+def _ascend() -> dict[str, Any]:
+    """The chip, the state of our kernels' library, and names of vllm-ascend that have moved."""
+    from vllm_xyserve.compat import ascend_chip, ascend_upstream
+    from vllm_xyserve.ops import ascend
+
+    chip, status = ascend_chip.detect(), ascend.status()
+    lacks = {part: ascend_upstream.unrecognised(part) for part in ascend_upstream.PARTS}
+    return {
+        "chip": dataclasses.asdict(chip),
+        "library": str(status.path) if status.path else None,
+        "missing": status.reason if chip.is_native else f"no native kernels for {chip.name}",
+        "mend": status.mend if chip.is_native else "",
+        "lacks": {part: names for part, names in lacks.items() if names},
+    }
 
 
 @contextlib.contextmanager

@@ -147,6 +147,12 @@ class Facts:
         answers: Mapping[str, Mapping[str, Any]] = self._platform_data().get("plugins", {})
         return answers.get(plugin_key(entry.group, entry.name, entry.value), {})
 
+    @property
+    def ascend(self) -> Mapping[str, Any] | None:
+        """What the child found out about the Ascend chip and its kernels; None elsewhere."""
+        found: Mapping[str, Any] | None = self._platform_data().get("ascend")
+        return found
+
     def _platform_data(self) -> Mapping[str, Any]:
         child = self.children.get("platform")
         return child.data if child is not None else {}

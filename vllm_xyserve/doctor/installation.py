@@ -111,6 +111,29 @@ def npu_packages(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def ascend_kernels(facts: Facts) -> Iterator[Finding]:
+    """Our kernels for the chip are built, and vllm-ascend is one that we recognise.
+
+    Without either vllm-ascend's kernels run, so these are warnings.
+    """
+    if facts.ascend is None:
+        return
+    if facts.ascend["mend"]:
+        yield Finding(
+            "ascend-library",
+            f"no native kernels: {facts.ascend['missing']}; vllm-ascend's run instead",
+            facts.ascend["mend"],
+            is_warning=True,
+        )
+    for part, names in facts.ascend["lacks"].items():
+        yield Finding(
+            "ascend-names",
+            f"the {part} part is off: vLLM or vllm-ascend lack {', '.join(names)}",
+            _INSTALL["npu"],
+            is_warning=True,
+        )
+
+
 def space_in_path(facts: Facts) -> Iterator[Finding]:
     """The loader takes what vLLM preloads from below site-packages for one path each."""
     if facts.vllm_build != "cpu":

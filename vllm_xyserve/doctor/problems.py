@@ -200,6 +200,7 @@ _CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _our_entry_points,
     installation.build,
     installation.npu_packages,
+    installation.ascend_kernels,
     _kernels,
     installation.command_metadata,
     installation.space_in_path,

@@ -179,6 +179,9 @@ def _plugin(facts: Facts, entry: EntryPoint) -> str:
 def _kernels(facts: Facts) -> Rows:
     child = facts.children.get("native")
     rows = list(_parts(facts).items()) or [("parts", "unknown without a device family")]
+    if (ascend := facts.ascend) is not None:
+        library = ascend["library"] or f"none: {ascend['missing']}"
+        rows += [("chip", ascend["chip"]["statement"]), ("Ascend C library", library)]
     status = child.data.get("native") if child else None
     if status and status["loaded"]:
         rows.append(("native library", f"{status['path']} (up to {status['isa']})"))
@@ -197,12 +200,16 @@ def _parts(facts: Facts) -> dict[str, str]:
     if facts.family is None:
         return {}
     return {
-        part: str(parts.resolve(part, XyConfig(), facts.family, on=_parts_machine(facts)))
+        part: str(parts.resolve(part, XyConfig(), facts.family, on=_parts_machine(facts, part)))
         for part in parts.PARTS
     }
 
 
-def _parts_machine(facts: Facts) -> parts.Machine:
+def _parts_machine(facts: Facts, part: parts.Part) -> parts.Machine:
+    if (ascend := facts.ascend) is not None:
+        lacks = ", ".join(ascend["lacks"].get(part, ()))
+        missing = f"this vllm-ascend lacks {lacks}" if lacks else ascend["missing"]
+        return parts.Machine(isa=ascend["chip"]["name"], missing=missing)
     # From the child that loaded the library: this process stays without torch.
     child = facts.children.get("native")
     status = child.data.get("native") if child else None

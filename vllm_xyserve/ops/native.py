@@ -60,24 +60,26 @@ def load() -> NativeStatus:
     return _status
 
 
-def find_library() -> Path | None:
+def find_library(library: Path = LIBRARY) -> Path | None:
     """The library of this installation, or None.
+
+    library: its place below the package.
 
     An editable install keeps Python files in the source tree and the library in site-packages;
     both are in `__path__`, unless the source tree was found through `sys.path` first. The recorded
     installation answers in that case.
     """
-    return next((path for path in _candidates() if path.is_file()), None)
+    return next((path for path in _candidates(library) if path.is_file()), None)
 
 
-def _candidates() -> Iterator[Path]:
+def _candidates(library: Path) -> Iterator[Path]:
     for root in vllm_xyserve.__path__:
-        yield Path(root) / LIBRARY
+        yield Path(root) / library
     try:
         distribution = importlib.metadata.distribution(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         return
-    yield Path(str(distribution.locate_file("vllm_xyserve"))) / LIBRARY
+    yield Path(str(distribution.locate_file("vllm_xyserve"))) / library
 
 
 def _check_environment() -> NativeStatus | None:

@@ -13,12 +13,7 @@ if TYPE_CHECKING:
 
 def isa_name(family: str) -> str:
     """The instruction set that native kernels of the family are dispatched to."""
-    if family != "cpu":
-        return family
-    from vllm_xyserve.ops import native
-
-    status = native.load()
-    return status.isa if status.loaded else "none"
+    return parts.machine(family).isa or "none"
 
 
 def start_up_line(
@@ -43,12 +38,8 @@ def start_up_line(
 
 
 def _isa(family: str) -> str:
-    if family != "cpu":
-        return family
-    from vllm_xyserve.ops import native
-
-    status = native.load()
-    return status.isa if status.loaded else f"none ({status.reason})"
+    machine = parts.machine(family)
+    return machine.isa or f"none ({machine.missing})"
 
 
 def _scheduler(vllm_config: VllmConfig, choice: parts.PartChoice) -> str:

@@ -69,10 +69,10 @@ class XyBlockPoolMixin(Base):
             self.xy.forget(block.block_id)
         return blocks
 
-    def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
+    def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock], *args: Any, **kw: Any) -> None:
         """Release blocks, and put tails that nobody holds any more into their place."""
         blocks = list(ordered_blocks)
-        super().free_blocks(blocks)
+        super().free_blocks(blocks, *args, **kw)
         if self.xy.tails:
             for block in blocks:
                 if block.block_id in self.xy.tails and free_queue.is_queued(block):

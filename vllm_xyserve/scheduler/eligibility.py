@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vllm_xyserve.compat import block_copies
 from vllm_xyserve.config import PrefixConfig
 
 if TYPE_CHECKING:
@@ -28,12 +29,14 @@ def reasons_against(
     if not manager.enable_caching:
         return ["prefix caching is off"]
     return [
-        *_cache_reasons(kv_cache_config, manager),
+        *_cache_reasons(vllm_config, kv_cache_config, manager),
         *_feature_reasons(vllm_config),
     ]
 
 
-def _cache_reasons(kv_cache_config: KVCacheConfig, manager: KVCacheManager) -> list[str]:
+def _cache_reasons(
+    vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, manager: KVCacheManager
+) -> list[str]:
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 
     groups = kv_cache_config.kv_cache_groups
@@ -42,10 +45,9 @@ def _cache_reasons(kv_cache_config: KVCacheConfig, manager: KVCacheManager) -> l
     spec = groups[0].kv_cache_spec
     if type(spec) is not FullAttentionSpec:
         return [f"its KV cache is a {type(spec).__name__}"]
-    single = manager.coordinator.single_type_managers[0]
     reasons = []
-    if not hasattr(single, "take_pending_cow_copies"):
-        reasons.append("this vLLM cannot copy KV blocks")
+    if (reason := block_copies.reason_against(manager, vllm_config)) is not None:
+        reasons.append(reason)
     if manager.block_pool.hash_block_size != spec.block_size:
         reasons.append("hash and KV block sizes differ")
     return reasons

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vllm_xyserve import config, metrics
+from vllm_xyserve.compat import block_copies
 from vllm_xyserve.scheduler import token_level
 from vllm_xyserve.scheduler.planning import StepPlanner
 from vllm_xyserve.scheduler.reporting import PrefixReport
@@ -43,6 +44,9 @@ class XySchedulerMixin(Base):
         self.xy_planner = StepPlanner() if options.plan.where == "scheduler" else None
         self.xy_prefix_off = token_level.switch_on(self, options.prefix)
         """Why token-level hits are off; empty where they are on."""
+        self._xy_attaches_copies = not (
+            self.xy_prefix_off or block_copies.is_native(self.kv_cache_manager)
+        )
         self._xy_report: PrefixReport | None = None
 
     def xy_prefix_unit(self) -> str:
@@ -69,6 +73,8 @@ class XySchedulerMixin(Base):
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         """Compose a step; arguments are those of the base class, which differ by version."""
         output = super().schedule(*args, **kwargs)
+        if self._xy_attaches_copies:
+            block_copies.attach(output, self.kv_cache_manager)
         if output.total_num_scheduled_tokens:
             self._count(output)
             if self.xy_planner is not None:

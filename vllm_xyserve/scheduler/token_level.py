@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vllm_xyserve.compat import block_copies
 from vllm_xyserve.config import PrefixConfig
 from vllm_xyserve.scheduler import eligibility
 from vllm_xyserve.scheduler.block_pool import XyBlockPoolMixin
@@ -37,6 +38,8 @@ def switch_on(scheduler: Scheduler, options: PrefixConfig) -> list[str]:
         running=lambda: scheduler.running,
         requests=scheduler.requests,
     )
+    if not block_copies.is_native(manager):
+        block_copies.add(manager)
     pool = manager.block_pool
     pool.__class__ = _mix(XyBlockPoolMixin, type(pool))
     manager.__class__ = _mix(XyKVCacheManagerMixin, type(manager))

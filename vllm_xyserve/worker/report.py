@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from vllm_xyserve.attention.impl import MetaAttentionImpl
-from vllm_xyserve.linear.int8 import SmoothGemmInt8Linear
-from vllm_xyserve.linear.method import SmoothGemmLinear
-from vllm_xyserve.ops import registry
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +31,33 @@ class WorkerReport:
         return f"attention {_counts(self.attention)}; linear {_counts(self.linear)}"
 
 
-def report(worker: Any) -> WorkerReport:
+class Family(Protocol):
+    """What a family's linear and kernel modules say about themselves."""
+
+    def linear_name(self, module: Any) -> str | None:
+        """What multiplies in a linear layer; None for a module that is none."""
+
+    def linear_calls(self, modules: Iterable[Any]) -> Mapping[str, int]:
+        """Calls so far of our linear layers, by ``linear[path]``."""
+
+    def kernel_calls(self) -> Mapping[str, int]:
+        """Runs so far of each native kernel."""
+
+
+def report(worker: Any, family: Family) -> WorkerReport:
     """Read the report off a worker whose model is loaded."""
     from vllm.platforms import current_platform
 
     context = worker.vllm_config.compilation_config.static_forward_context
     modules = list(worker.get_model().modules())
+    names = [name for module in modules if (name := family.linear_name(module)) is not None]
     return WorkerReport(
         platform=type(current_platform).__name__,
         worker=type(worker).__name__,
         attention=dict(Counter(_attention_names(context.values()))),
-        linear=dict(Counter(_linear_names(modules))),
-        calls=_calls(context.values(), modules),
-        kernels={
-            kernel.name: kernel.calls
-            for kernel in registry.kernels()
-            if kernel.isa != registry.REFERENCE and kernel.calls
-        },
+        linear=dict(Counter(names)),
+        calls={**_attention_calls(context.values()), **family.linear_calls(modules)},
+        kernels=dict(family.kernel_calls()),
     )
 
 
@@ -66,31 +71,12 @@ def _attention_names(layers: Iterable[Any]) -> Iterable[str]:
         yield f"{backend.__name__}/{type(impl).__name__}[{path}]"
 
 
-def _linear_names(modules: Iterable[Any]) -> Iterable[str]:
-    from vllm.model_executor.kernels.linear import Int8ScaledMMLinearKernel
-
-    for module in modules:
-        linear = vars(module).get("cpu_linear")
-        kernel = getattr(vars(module).get("scheme"), "kernel", None)
-        if isinstance(linear, SmoothGemmLinear):
-            epilogue = f" {linear.epilogue}" if linear.epilogue else ""
-            yield f"{type(linear).__name__}[{linear.path}{epilogue}]"
-        elif isinstance(kernel, SmoothGemmInt8Linear) and kernel.is_ours:
-            yield f"{type(kernel).__name__}[native]"
-        elif linear is not None or isinstance(kernel, Int8ScaledMMLinearKernel):
-            yield "upstream"
-
-
-def _calls(layers: Iterable[Any], modules: Iterable[Any]) -> dict[str, int]:
+def _attention_calls(layers: Iterable[Any]) -> dict[str, int]:
     calls: Counter[str] = Counter()
     for layer in layers:
         impl = getattr(layer, "impl", None)
-        if isinstance(impl, MetaAttentionImpl):
+        if hasattr(impl, "num_calls"):
             calls[f"attention[{impl.path}]"] += impl.num_calls
-    for module in modules:
-        linear = vars(module).get("cpu_linear")
-        if isinstance(linear, SmoothGemmLinear):
-            calls[f"linear[{linear.path}]"] += linear.num_calls
     return dict(calls)
 
 

@@ -1,0 +1,1 @@
+"""Meta-Attention on Ascend, on top of vllm-ascend's attention backend."""
