@@ -21,7 +21,7 @@ python = $(real_bin)/python
 csrc_files = find csrc -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' \) -print0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev serve test check format clean
+.PHONY: help setup setup-dev serve test bench-serve profile check format clean
 
 help: ## List the commands
 	@echo "make serve [MODEL=folder-or-hub-id] [PORT=8000] [ARGS='more for vllm serve']"
@@ -29,7 +29,7 @@ help: ## List the commands
 	@echo "make test  [TESTS=tests/setup] [TEST_ARGS='-k name']"
 	@echo "All:       [PYTHON=python3.12] [VENV=an environment of yours]"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s%s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s%s\n", $$1, $$2}' Makefile
 
 setup: ## Environment, vLLM's CPU build, native library, demo model
 	@$(setup_py)
@@ -50,6 +50,12 @@ serve: ## Set up, start vLLM on the xyserve platform, show an answer, stay until
 
 test: setup-dev ## Set up with the development tools, then run all tests
 	@$(python) -m pytest $(TESTS) $(TEST_ARGS)
+
+bench-serve: setup-dev ## Traffic against stock vLLM and ours, with a report: ARGS=--quick takes 5 minutes, else 90
+	@exec $(python) -m benchmarks.serve $(ARGS)
+
+profile: setup-dev ## Where a decode step, a prefill step and a start go, for stock vLLM and ours
+	@exec $(python) -m benchmarks.profile $(ARGS)
 
 check: ## Format, lint, types, import rules, C++ format; changes nothing
 	@$(setup_py) --dev --no-model

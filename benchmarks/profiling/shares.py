@@ -43,7 +43,8 @@ WAITING = "waiting"
 # The order counts where several rules know a frame.
 WORKER_RULES = (
     Rule(WAITING, r"shm_broadcast\.py$", r"^(acquire_read|dequeue|wait|recv)"),
-    Rule("messages between processes", r"(shm_broadcast|multiproc_executor|serial_utils)\.py$"),
+    Rule("messages between processes", r"(shm_broadcast|serial_utils)\.py$"),
+    Rule("messages between processes", r"multiproc_executor\.py$", r"output|response"),
     Rule("KV write", r"", r"kv_cache_update|reshape_and_cache|kv_write|write_kv"),
     Rule("output head", r"(logits_processor|vocab_parallel_embedding)\.py$"),
     Rule("attention metadata", r"", r"_build_attention_metadata|build_attn"),
