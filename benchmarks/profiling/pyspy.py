@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.profiling.shares import Stack
+from benchmarks.profiling.shares import LOOPS, Stack
 
 _NAME = re.compile(r"Process (?P<process>\d+) .*?(?P<thread>\"[^\"]*\"|Thread \S+)?$")
 
@@ -72,7 +72,7 @@ def record(pid: int, seconds: int, rate: int, file: Path, during: Callable[[], o
 
 def stacks(profile: dict[str, Any]) -> Iterator[Stack]:
     """The stacks of a speedscope file."""
-    frames = [(frame["name"], frame.get("file") or "") for frame in profile["shared"]["frames"]]
+    frames = [(_function(frame), frame.get("file") or "") for frame in profile["shared"]["frames"]]
     for thread in profile["profiles"]:
         match = _NAME.match(thread["name"])
         process = int(match["process"]) if match else 0
@@ -80,6 +80,11 @@ def stacks(profile: dict[str, Any]) -> Iterator[Stack]:
         scale = {"seconds": 1.0, "milliseconds": 1e-3, "microseconds": 1e-6}[thread["unit"]]
         for sample, weight in zip(thread["samples"], thread["weights"], strict=True):
             yield Stack(process, name, tuple(frames[i] for i in sample), weight * scale)
+
+
+def _function(frame: dict[str, Any]) -> str:
+    """Its bare name: py-spy gives qualified ones where Python has them, from 3.11 on."""
+    return str(frame["name"]).rpartition(".")[2]
 
 
 def load(file: Path) -> dict[str, Any]:
@@ -91,7 +96,7 @@ def load(file: Path) -> dict[str, Any]:
 def keep_working_threads(profile: dict[str, Any]) -> dict[str, Any]:
     """Without the threads that only ever waited, which are most: vLLM's processes have dozens."""
     frames = profile["shared"]["frames"]
-    loops = {i for i, f in enumerate(frames) if f["name"] in ("worker_busy_loop", "run_busy_loop")}
+    loops = {i for i, f in enumerate(frames) if _function(f) in LOOPS}
     kept = [
         thread
         for thread in profile["profiles"]

@@ -39,10 +39,14 @@ class Rule:
         return bool(re.search(self.file, file)) and bool(re.search(self.function, function))
 
 
+# The main loops of the worker and of the engine core.
+LOOPS = ("worker_busy_loop", "run_busy_loop")
 WAITING = "waiting"
+# A reader of vLLM's message queue polls: it spins through these while there is nothing to read.
+_READING = r"^(acquire_read|dequeue|wait|recv|check|should_warn|timeout_ms|memory_fence)$"
 # The order counts where several rules know a frame.
 WORKER_RULES = (
-    Rule(WAITING, r"shm_broadcast\.py$", r"^(acquire_read|dequeue|wait|recv)"),
+    Rule(WAITING, r"shm_broadcast\.py$", _READING),
     Rule("messages between processes", r"(shm_broadcast|serial_utils)\.py$"),
     Rule("messages between processes", r"multiproc_executor\.py$", r"output|response"),
     Rule("KV write", r"", r"kv_cache_update|reshape_and_cache|kv_write|write_kv"),
@@ -58,13 +62,17 @@ WORKER_RULES = (
     Rule("sampler", r"v1/(sample/|worker/.*sampl)"),
     Rule("sampler", r"gpu_model_runner\.py$", r"^_sample$"),
     Rule("output bookkeeping", r"gpu_model_runner\.py$", r"_bookkeeping|sample_tokens|get_output"),
-    Rule("input preparation", r"", r"_prepare_input|_update_states|_preprocess|refresh_metadata"),
+    Rule(
+        "input preparation",
+        r"",
+        r"_prepare_input|_update_states|_preprocess|_get_slot_map|_determine_batch",
+    ),
     Rule("input preparation", r"v1/worker/(gpu_input_batch|block_table|cpu_input_batch)"),
     Rule("input preparation", r"vllm_xyserve/worker/"),
     Rule("layers' Python between kernels", r"models/"),
 )
 ENGINE_RULES = (
-    Rule(WAITING, r"shm_broadcast\.py$", r"^(acquire_read|dequeue|wait|recv)"),
+    Rule(WAITING, r"shm_broadcast\.py$", _READING),
     Rule(WAITING, r"multiproc_executor\.py$", r"get_response|result|wait"),
     Rule(WAITING, r"(concurrent/futures|threading|queue|selectors)", r"wait|result|^get$|select"),
     Rule("messages between processes", r"(shm_broadcast|multiproc_executor|serial_utils)\.py$"),
@@ -120,9 +128,9 @@ def roles(stacks: Iterable[Stack]) -> dict[str, list[Stack]]:
     found: dict[str, list[Stack]] = {"worker": [], "engine": []}
     for stack in stacks:
         functions = {function for function, _ in stack.frames}
-        if "worker_busy_loop" in functions:
+        if LOOPS[0] in functions:
             found["worker"].append(stack)
-        elif "run_busy_loop" in functions:
+        elif LOOPS[1] in functions:
             found["engine"].append(stack)
     missing = [name for name, taken in found.items() if not taken]
     if missing:

@@ -24,6 +24,7 @@ from deploy.server_process import ServerProcess
 
 MODEL_NAME = "model"
 READY_S = 400.0
+RESET_S = 30.0
 _OTHERS = ("VLLM_", "XYSERVE_", "MAKE", "MFLAGS")
 _NATIVE = {"attention": "native", "linear": "native"}
 
@@ -189,8 +190,21 @@ class Server:
         return read_counters(_http(f"{self.url}/metrics").decode())
 
     def reset_prefix_cache(self) -> None:
-        """Empty the prefix cache; the server must be idle."""
-        _http(f"{self.url}/reset_prefix_cache", method="POST")
+        """Empty the prefix cache.
+
+        Raises:
+            ServerFailed: it stays in use, so requests still run.
+        """
+        deadline = time.monotonic() + RESET_S
+        while not self._reset():
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{self.variant.name}: the prefix cache stays in use")
+            time.sleep(0.1)
+
+    def _reset(self) -> bool:
+        # vLLM refuses while a request holds blocks, which it frees a step after its last token.
+        answer = json.loads(_http(f"{self.url}/reset_prefix_cache", method="POST"))
+        return bool(answer["success"])
 
     def ask(self, body: dict[str, Any]) -> Any:
         """One completion, without streaming."""

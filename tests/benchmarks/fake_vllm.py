@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.path != "/v1/completions":
-            self._send("")
+            self._send('{"success": true}')
             return
         asked = json.loads(body)
         with LOCK:

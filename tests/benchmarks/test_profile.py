@@ -102,7 +102,10 @@ def test_rules_name_functions_that_this_vllm_has() -> None:
 
 
 def test_speedscope_files_are_read() -> None:
-    frames = [{"name": "main", "file": "a.py"}, {"name": "worker_busy_loop", "file": "b.py"}]
+    frames = [
+        {"name": "main", "file": "a.py"},
+        {"name": "WorkerProc.worker_busy_loop", "file": "b.py"},
+    ]
     thread = {"type": "sampled", "unit": "milliseconds", "samples": [[0, 1], [0]]}
     busy = {**thread, "name": 'Process 12 Thread 34 "Thread-7"', "weights": [10.0, 20.0]}
     idle = {**thread, "name": 'Process 12 Thread 35 "Pool"', "samples": [[0]], "weights": [30.0]}
