@@ -45,7 +45,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 QUICK_SERVERS = ("stock", "xyserve", "stock-again")
 FULL_SERVERS = ("stock", "xyserve", "native", "stock-again")
 # Lengths of the quick run, on top of the workloads' own scales.
-QUICK_SHRINK = 0.5
+QUICK_SHRINK = 1 / 3
 
 
 class StopRequest(BaseException):

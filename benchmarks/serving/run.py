@@ -97,7 +97,7 @@ class Run:
             return
         self._say(f"answers of {variant.name}, one at a time in float32, beside stock's")
         settings = answers.float32(self._settings)
-        count, num_tokens = (12, 16) if self._scope.quick else (32, 48)
+        count, num_tokens = (10, 12) if self._scope.quick else (32, 48)
         traffic = self._maker.make("mixed", count, seed=3)
         found = answers.agreement(variant, settings, traffic, num_tokens, self._folder)
         if found.num_wrong:
