@@ -20,7 +20,8 @@ MIN_REQUESTS = 16
 MAX_REQUESTS = 120
 RATE_FRACTIONS = (0.25, 0.5, 0.75, 1.0)
 RATE_WORKLOADS = ("conversation", "coding")
-USER_WORKLOADS = ("conversation", "mixed")
+USER_WORKLOADS = ("mixed", "conversation")
+OTHER_USERS = (1, 32)
 _SAMPLE_REQUESTS = 40
 
 
@@ -160,21 +161,22 @@ def _shapes(
 ) -> list[tuple[str, Load]]:
     """Workloads and loads, the most important first."""
     shapes = [(name, Load(num_users=HEADLINE_USERS)) for name in NAMES if name in workloads]
-    for fraction in RATE_FRACTIONS:
-        for name in RATE_WORKLOADS:
+    driven = [name for name in USER_WORKLOADS if name in workloads]
+    users = [(name, Load(num_users=number)) for name in driven for number in OTHER_USERS]
+    shapes += users[: len(OTHER_USERS)]
+    for name in RATE_WORKLOADS:
+        for fraction in RATE_FRACTIONS:
             if name in workloads:
                 cost = costs[name]
                 seconds = cost.new / stock.prefill + cost.generated / stock.decode
                 rate = fraction / (seconds * cost.per_session)
                 shapes.append((name, Load(sessions_per_s=round(rate, 3))))
-    for users in (1, 32):
-        shapes += [(name, Load(num_users=users)) for name in USER_WORKLOADS if name in workloads]
-    return shapes
+    return shapes + users[len(OTHER_USERS) :]
 
 
 def _seconds(cost: _PerRequest, cell: Cell, speed: Speed) -> float:
     """As `Speed.seconds`, from means."""
-    count = cell.num_requests
+    count = max(cell.num_requests, (cell.load.num_users or 1) * cost.per_session)
     gain = {1: 0.2, 32: 1.5}.get(cell.load.num_users or 0, 1.0)
     busy = count * (cost.new / speed.prefill + cost.generated / (speed.decode * gain))
     rate = cell.load.sessions_per_s

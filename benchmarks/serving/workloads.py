@@ -37,8 +37,8 @@ NAMES = (
 SCALES = {
     "coding": 1 / 4,
     "conversation": 1 / 4,
-    "agent": 1.0,
-    "multi-turn": 1.0,
+    "agent": 1 / 2,
+    "multi-turn": 2 / 3,
     "mooncake": 1 / 16,
     "prefill-heavy": 1.0,
     "decode-heavy": 1 / 2,
@@ -165,24 +165,26 @@ class Maker:
         return Traffic(name, tuple(sessions), per_second(times[:num_requests]), scale)
 
     def _agent(self, num_requests: int, seed: int) -> Traffic:
+        scale = SCALES["agent"] * self.shrink
         lens = [
-            max(prefix_workloads.AGENT_SPREAD + 1, round(n * self.shrink))
+            max(prefix_workloads.AGENT_SPREAD + 1, round(n * scale))
             for n in prefix_workloads.AGENT_PROMPT_LENS
         ]
         workload = prefix_workloads.agent(
             -(-num_requests // len(lens)),
-            num_generated=max(1, round(64 * self.shrink)),
+            num_generated=max(1, round(64 * scale)),
             words=self._text("prose", 30 + seed),
             prompt_lens=lens,
         )
         return self._poisson("agent", workload.sessions, 30 + seed)
 
     def _multi_turn(self, num_requests: int, seed: int) -> Traffic:
-        num_turns = max(2, round(6 * self.shrink))
+        scale = SCALES["multi-turn"] * self.shrink
+        num_turns = max(2, round(6 * scale))
         workload = prefix_workloads.multi_turn(
             -(-num_requests // num_turns),
             num_turns,
-            num_generated=max(1, round(48 * self.shrink)),
+            num_generated=max(1, round(48 * scale)),
             words=self._text("prose", 40 + seed),
         )
         return self._poisson("multi-turn", workload.sessions, 40 + seed)

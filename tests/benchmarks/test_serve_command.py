@@ -55,12 +55,6 @@ class Command:
             text=True,
         )
 
-    def run(self, arguments: Sequence[str]) -> tuple[int, str, str]:
-        """Exit code, standard output, standard error."""
-        with self.start(arguments) as child:
-            out, err = child.communicate(timeout=120)
-        return child.returncode, out, err
-
     def living(self) -> list[int]:
         """Processes of servers that are still there."""
         found = []
@@ -99,7 +93,9 @@ def test_interrupt_while_a_server_starts_leaves_none(command: Command) -> None:
     assert command.living() == []
 
 
-def test_sigterm_leaves_no_server_and_the_next_run_goes_on(command: Command) -> None:
+def test_sigterm_leaves_no_server_and_the_next_run_goes_on(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["--workloads", "conversation", "multi-turn"]
     with command.start(arguments) as child:
         assert child.stderr is not None
@@ -115,9 +111,9 @@ def test_sigterm_leaves_no_server_and_the_next_run_goes_on(command: Command) -> 
     assert command.living() == []
     assert not list(command.out.glob("serve-*"))
 
-    code, out, err = command.run(arguments)
+    command.run_here(arguments, monkeypatch)
 
-    assert code == 0, err
+    out, err = capfd.readouterr()
     assert "going on with" in err
     # Cells and answers that had been measured are not measured again.
     done = 1 if "[2/6]" not in rest else 2

@@ -242,7 +242,7 @@ def test_full_plan_fits_its_time_and_covers_all() -> None:
 def test_too_little_time_leaves_out_the_last_cells_and_says_so() -> None:
     budget = plan.full(NAMES, traffic, {"stock": SLOW}, ablation=0, repeats=3, seconds=600)
     assert budget.seconds <= 600
-    assert budget.dropped[0] == "mixed closed-32"
+    assert budget.dropped[0] == "conversation closed-32"
     kept = {cell.name for cell in budget.cells}
     assert "coding closed-8" in kept
     assert not kept & set(budget.dropped)
