@@ -23,7 +23,7 @@ ascend_python = "$$(cd -P "$(ASCEND_VENV)" && pwd -P)/bin/python"
 csrc_files = find csrc -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' \) -print0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev serve test test-ascend test-ascend-plugin check format clean
+.PHONY: help setup setup-dev serve test test-ascend test-ascend-plugin bench-serve profile check format clean
 
 help: ## List the commands
 	@echo "make serve [MODEL=folder-or-hub-id] [PORT=8000] [ARGS='more for vllm serve']"
@@ -60,6 +60,12 @@ test-ascend-plugin: ## The NPU family on vLLM 0.23.0 and vllm-ascend 0.23.0, wit
 	@$(PYTHON) -m deploy.ascend --venv "$(ASCEND_VENV)"
 	@$(ascend_python) -m pytest tests/ascend_plugin $(TEST_ARGS)
 	@VLLM_PLUGINS= $(ascend_python) -m pytest tests/prefix $(TEST_ARGS)
+
+bench-serve: setup-dev ## Traffic against stock vLLM and ours, with a report: ARGS=--quick takes 5 minutes, else 90
+	@exec $(python) -m benchmarks.serve $(ARGS)
+
+profile: setup-dev ## Where a decode step, a prefill step and a start go, for stock vLLM and ours
+	@exec $(python) -m benchmarks.profile $(ARGS)
 
 check: ## Format, lint, types, import rules, C++ format; changes nothing
 	@$(setup_py) --dev --no-model

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 EXCERPT = Path(__file__).parent / "data" / "mooncake_conversations.jsonl"
 AGENT_PROMPT_LENS = (100, 150, 200, 300, 500, 800, 1200, 2000)
@@ -49,6 +50,19 @@ class Workload:
         return sum(len(session.turns) for session in self.sessions)
 
 
+class Draws(Protocol):
+    """Where the token ids of a workload come from."""
+
+    def draw(self, num_tokens: int) -> tuple[int, ...]:
+        """Ids that no other draw shares on purpose."""
+
+    def len_between(self, least: int, most: int) -> int:
+        """A length, both ends included."""
+
+    def shuffled(self, count: int) -> list[int]:
+        """``0 .. count - 1`` in random order."""
+
+
 class Words:
     """Random token ids: a draw of n is n ids, of which low ones are more frequent.
 
@@ -84,12 +98,19 @@ class Words:
         return FIRST_TOKEN + int((VOCAB_SIZE - FIRST_TOKEN) * self._rng.random() ** 2)
 
 
-def agent(num_rounds: int, num_generated: int = 64, seed: int = 1) -> Workload:
+def agent(
+    num_rounds: int,
+    num_generated: int = 64,
+    seed: int = 1,
+    *,
+    words: Draws | None = None,
+    prompt_lens: Sequence[int] = AGENT_PROMPT_LENS,
+) -> Workload:
     """Each round asks each of eight agents one question; an agent is a system prompt with tools."""
-    words = Words(seed)
+    words = words or Words(seed)
     prompts = [
         words.draw(length + words.len_between(-AGENT_SPREAD, AGENT_SPREAD))
-        for length in AGENT_PROMPT_LENS
+        for length in prompt_lens
     ]
     sessions = [
         Session((Turn((*prompts[i], *words.draw(QUESTION_LEN)), num_generated),))
@@ -100,10 +121,15 @@ def agent(num_rounds: int, num_generated: int = 64, seed: int = 1) -> Workload:
 
 
 def multi_turn(
-    num_conversations: int, num_turns: int = 6, num_generated: int = 48, seed: int = 2
+    num_conversations: int,
+    num_turns: int = 6,
+    num_generated: int = 48,
+    seed: int = 2,
+    *,
+    words: Draws | None = None,
 ) -> Workload:
     """Conversations behind one system prompt of 75 tokens; a turn adds a question of 20 to 90."""
-    words = Words(seed)
+    words = words or Words(seed)
     system = words.draw(75)
     sessions = []
     for _ in range(num_conversations):
@@ -144,6 +170,8 @@ def mooncake(
     tokens_per_id: int = 32,
     max_prompt_len: int = 4000,
     seed: int = 5,
+    *,
+    words: Draws | None = None,
 ) -> Workload:
     """Requests of a trace in its order, each when there is room, at ``tokens_per_id / 512`` scale.
 
@@ -157,8 +185,9 @@ def mooncake(
         tokens_per_id: scale.
         max_prompt_len: longer prompts are cut, to fit the model.
         seed: of the token ids.
+        words: other token ids than random ones.
     """
-    words = Words(seed)
+    words = words or Words(seed)
     content: dict[int, tuple[int, ...]] = {}
     sessions = []
     for row in _first_conversations(_rows(path), num_conversations):

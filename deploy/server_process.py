@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -26,12 +26,23 @@ class ServerProcess:
     told to stop once, by us.
     """
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """environ: the server's whole environment (None: ours without make's variables)."""
         self.log = log
         self._command = command
+        self._environ = environ
+
+    @property
+    def pid(self) -> int:
+        """The server's process id, which is that of its session and its group too."""
+        return self._child.pid
 
     def __enter__(self) -> ServerProcess:
-        environment = {name: text for name, text in os.environ.items() if name not in _OURS}
+        environment = self._environ
+        if environment is None:
+            environment = {name: text for name, text in os.environ.items() if name not in _OURS}
         with self.log.open("wb") as stream:
             self._child = subprocess.Popen(
                 self._command,

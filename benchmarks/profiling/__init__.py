@@ -1,0 +1,1 @@
+"""Parts of `benchmarks.profile`, each with one subject."""
