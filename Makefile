@@ -23,7 +23,7 @@ ascend_python = "$$(cd -P "$(ASCEND_VENV)" && pwd -P)/bin/python"
 csrc_files = find csrc -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' \) -print0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev serve test test-ascend test-ascend-plugin bench-serve profile check format clean
+.PHONY: help setup setup-dev serve test test-ascend test-ascend-kernels test-ascend-plugin bench-serve profile check format clean
 
 help: ## List the commands
 	@echo "make serve [MODEL=folder-or-hub-id] [PORT=8000] [ARGS='more for vllm serve']"
@@ -53,7 +53,9 @@ serve: ## Set up, start vLLM on the xyserve platform, show an answer, stay until
 test: setup-dev ## Set up with the development tools, then run all tests
 	@$(python) -m pytest $(TESTS) $(TEST_ARGS)
 
-test-ascend: setup-dev ## Ascend kernels on the emulation: the full tables
+test-ascend: test-ascend-kernels test-ascend-plugin ## Both of the following
+
+test-ascend-kernels: setup-dev ## Ascend kernels on the emulation: the full tables
 	@$(python) -m pytest tests/ascend -m "ascend_full or not ascend_full" $(TEST_ARGS)
 
 test-ascend-plugin: ## The NPU family on vLLM 0.23.0 and vllm-ascend 0.23.0, without an NPU
