@@ -123,7 +123,7 @@ def run(options: Options) -> Result:
     cases = {name: CASES[name] for name in (QUICK if options.quick else CASES)}
     cases |= trace_cases(1 if options.quick else 2)
     rows: list[Row] = []
-    for threads in (1,) if options.quick else (1, 2):
+    for threads in options.extra.threads or ((1,) if options.quick else (1, 2)):
         for heads in (SMALL, LARGE):
             for name, shape in cases.items():
                 if options.quick and heads is LARGE and "azure" in name:
@@ -150,6 +150,7 @@ def run(options: Options) -> Result:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=int, nargs="+", help="default: 1 2; --quick: 1")
     parser.add_argument("--amx", action="store_true", help="the peer's AMX form in a column, too")
 
 
