@@ -37,7 +37,7 @@ def random_problem(rng: random.Random) -> Problem:
     rows = tuple(rng.choice([0, 1, rng.randint(1, 200)]) for _ in range(groups))
     tuning = (
         16 * rng.randint(1, 8),
-        16 * rng.randint(1, 16),
+        16 * rng.randint(2, 16),
         0,
         rng.randint(0, 1),
         rng.randint(1, 6),

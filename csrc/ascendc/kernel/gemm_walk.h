@@ -29,7 +29,8 @@ struct Cut {
 
 // Piece `index` of [0, total) in pieces of `width`, a multiple of 16. The last piece is never
 // narrower than 16 if total is not: the Fixpipe writes columns in sixteens (tile/l0c_to_global.h),
-// so the piece before it gives 16 away. Pieces may be empty.
+// so the piece before it gives 16 away. Pieces may be empty; with a width of 16, the last may be up
+// to 31 wide, so tiles of a ragged N have at least 32 (host/smooth_gemm.cc).
 XYSERVE_HOST_DEVICE Cut cut_columns(int32_t total, int32_t width, int32_t index) {
   constexpr int32_t kLeast = arch::kFractalRows;
   const int32_t last = arch::ceil_div(total, width) - 1;
@@ -116,8 +117,8 @@ class GemmWalk {
     const TilePosition at =
         swizzle(index, m_tiles_, n_tiles_, p_.swizzle_direction, p_.swizzle_count);
     Cut columns = cut_columns(p_.n, p_.n_tile, at.n);
-    if (task >= whole_) {
-      const int32_t width = columns.end - columns.begin;
+    const int32_t width = columns.end - columns.begin;
+    if (task >= whole_ && width > 0) {
       const int32_t piece =
           arch::round_up(arch::ceil_div(width, p_.last_split), arch::kFractalRows);
       const Cut cut = cut_columns(width, piece, (task - whole_) % p_.last_split);
