@@ -150,7 +150,9 @@ def attention_cases(form: int) -> list[Case]:
     mixed = replace(base, query_lens=(9, 9), key_lens=(300, 9), window=100, trees=(1,), lse=True)
     empty = replace(base, query_lens=(2, 30), key_lens=(200, 30), causal=False, window=3, cores=1)
     long = replace(base, query_lens=(5, 70), key_lens=(1300, 600), group_size=2, cores=3)
-    return [attention_case(problem) for problem in (base, short, wide, mixed, empty, long)]
+    last = replace(base, query_lens=(1,), key_lens=(4500,), cores=1)
+    problems = (base, short, wide, mixed, empty, long, last)
+    return [attention_case(problem) for problem in problems]
 
 
 def decode_cases() -> list[Case]:

@@ -46,6 +46,7 @@ CASES = {
     "four-window": replace(SPLIT, window=300, head_dim=256, dtype=HALF),
     "four-softcap": replace(SPLIT, softcap=4.0, head_dim=96),
     "four-tree": replace(SPLIT, trees=(1, 2)),
+    "four-chunks": Case((1,), (4500,), num_kv_heads=1, cores=1),
     "four-late": replace(SPLIT, late=9, dtype=HALF),
     "two": DECODES,
     "two-group": replace(DECODES, group_size=3, head_dim=96, dtype=HALF, cores=3),

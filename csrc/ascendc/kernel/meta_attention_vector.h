@@ -275,6 +275,7 @@ class Vector {
       AscendC::PipeBarrier<PIPE_V>();
       AscendC::Add(sum, sum, In(in), rows * dim);
     }
+    AscendC::PipeBarrier<PIPE_V>();  // two of them in a row end a core's list
     AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(in);
   }
 
