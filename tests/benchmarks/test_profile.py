@@ -32,6 +32,13 @@ CALL = ("_call_impl", "torch/nn/modules/module.py")
     ("frames", "category"),
     [
         ([MODEL, CALL, ("apply", "vllm/model_executor/layers/linear.py")], "linear"),
+        (
+            [
+                ("_get_logits", "vllm/model_executor/layers/logits_processor.py"),
+                ("apply", "vllm_xyserve/linear/method.py"),
+            ],
+            "linear: output head",
+        ),
         ([MODEL, ("apply", "vllm_xyserve/linear/method.py"), CALL], "linear"),
         ([MODEL, ("forward", "vllm/v1/attention/backends/cpu_attn.py")], "attention"),
         ([MODEL, ("forward", "vllm_xyserve/attention/impl.py")], "attention"),
