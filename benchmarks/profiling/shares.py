@@ -154,11 +154,12 @@ def of_step(stacks: Iterable[Stack]) -> Shares:
     waiting = worker.pop(WAITING, 0.0) / wall
     parts = {name: seconds / wall for name, seconds in worker.items()}
     engine.pop(WAITING, None)
+    busy = sum(engine.values()) / engine_wall
+    # What the engine core does while the worker computes costs no time of the step. Which part of
+    # its work that is cannot be seen from samples: all of it alike.
+    factor = min(1.0, waiting / busy) if busy else 0.0
     for name, seconds in engine.items():
-        # The engine core only works while the worker waits, but for what overlaps by chance.
-        share = min(seconds / engine_wall, waiting)
-        waiting -= share
         key = "engine core, everything else" if name == OTHER else name
-        parts[key] = parts.get(key, 0.0) + share
-    parts[NOBODY] = waiting
+        parts[key] = parts.get(key, 0.0) + factor * seconds / engine_wall
+    parts[NOBODY] = max(0.0, waiting - factor * busy)
     return Shares(parts, wall)

@@ -85,6 +85,21 @@ def test_shares_of_a_step_add_up_and_split_what_the_worker_waits_for() -> None:
     assert [name for name, _ in found.largest(2)] == ["linear", shares.NOBODY]
 
 
+def test_work_of_the_engine_core_beside_the_worker_is_no_part_of_the_step() -> None:
+    found = shares.of_step(
+        [
+            worker(9.0, MODEL),
+            worker(1.0, ("dequeue", "shm_broadcast.py")),
+            engine(3.0, ("schedule", "vllm/v1/core/sched/scheduler.py")),
+            engine(1.0, ("encode", "vllm/v1/serial_utils.py")),
+            engine(6.0, ("dequeue", "shm_broadcast.py")),
+        ]
+    )
+    assert found.parts["scheduler"] == pytest.approx(0.075)
+    assert found.parts["messages between processes"] == pytest.approx(0.025)
+    assert found.parts[shares.NOBODY] == pytest.approx(0)
+
+
 def test_no_engine_is_an_error() -> None:
     with pytest.raises(ValueError, match="no sample of engine"):
         shares.of_step([worker(1.0, MODEL)])
