@@ -148,7 +148,7 @@ def summary(results: Results, agreements: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def rows(results: Results) -> list[Row]:
-    """One row per server, cell and figure."""
+    """One row per server, cell and figure, then the error of the harness."""
     found: list[Row] = []
     for variant in results.ours:
         for cell in results.cells(variant):
@@ -157,4 +157,8 @@ def rows(results: Results) -> list[Row]:
                 row |= {"stock": c.stock.median, "ours": c.ours.median, "ratio": c.ratio}
                 row |= {"ratio_low": c.low, "ratio_high": c.high, "error": c.error}
                 found.append({**row, "verdict": c.verdict})
+    error = results.harness_error()
+    for figure in HEADLINES:
+        if (pooled := error.pooled(figure)) is not None:
+            found.append({"server": AGAIN, "cell": "all", "figure": figure, "error": pooled})
     return found

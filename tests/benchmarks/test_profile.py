@@ -32,6 +32,13 @@ CALL = ("_call_impl", "torch/nn/modules/module.py")
     ("frames", "category"),
     [
         ([MODEL, CALL, ("apply", "vllm/model_executor/layers/linear.py")], "linear"),
+        (
+            [
+                ("_get_logits", "vllm/model_executor/layers/logits_processor.py"),
+                ("apply", "vllm_xyserve/linear/method.py"),
+            ],
+            "linear: output head",
+        ),
         ([MODEL, ("apply", "vllm_xyserve/linear/method.py"), CALL], "linear"),
         ([MODEL, ("forward", "vllm/v1/attention/backends/cpu_attn.py")], "attention"),
         ([MODEL, ("forward", "vllm_xyserve/attention/impl.py")], "attention"),
@@ -76,6 +83,21 @@ def test_shares_of_a_step_add_up_and_split_what_the_worker_waits_for() -> None:
     assert sum(found.parts.values()) == pytest.approx(1)
     assert found.samples_s == 10
     assert [name for name, _ in found.largest(2)] == ["linear", shares.NOBODY]
+
+
+def test_work_of_the_engine_core_beside_the_worker_is_no_part_of_the_step() -> None:
+    found = shares.of_step(
+        [
+            worker(9.0, MODEL),
+            worker(1.0, ("dequeue", "shm_broadcast.py")),
+            engine(3.0, ("schedule", "vllm/v1/core/sched/scheduler.py")),
+            engine(1.0, ("encode", "vllm/v1/serial_utils.py")),
+            engine(6.0, ("dequeue", "shm_broadcast.py")),
+        ]
+    )
+    assert found.parts["scheduler"] == pytest.approx(0.075)
+    assert found.parts["messages between processes"] == pytest.approx(0.025)
+    assert found.parts[shares.NOBODY] == pytest.approx(0)
 
 
 def test_no_engine_is_an_error() -> None:

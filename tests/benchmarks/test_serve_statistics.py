@@ -154,7 +154,9 @@ def test_repeats_are_paired_in_their_order(tmp_path: Path) -> None:
 
 def test_rows_have_verdicts(tmp_path: Path) -> None:
     rows = results.rows(Results.of(recorded(tmp_path)))
-    verdicts = {(r["server"], r["cell"], r["figure"]): r["verdict"] for r in rows}
+    verdicts = {(r["server"], r["cell"], r["figure"]): r.get("verdict") for r in rows}
+    assert rows[-4]["figure"] == "throughput"
+    assert rows[-4]["error"] == pytest.approx(0.02)
     assert verdicts["xyserve", "mixed closed-8", "throughput"] == "gain"
     assert verdicts["xyserve", "mixed closed-8", "tbt_p50"] == "within error"
     assert verdicts["native", "coding rate-0.5", "ttft_p50"] == "gain"
