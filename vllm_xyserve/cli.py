@@ -35,8 +35,26 @@ def _run(options: argparse.Namespace) -> int:
         from vllm_xyserve import doctor
 
         return doctor.run(as_json=options.json, timeout=options.timeout)
+    if options.command == "tune":
+        return _tune(options)
     print(_config_text())
     return 0
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from vllm_xyserve.tune import command
+
+    return command.run(
+        command.Options(
+            model=options.model,
+            dtype=options.dtype,
+            threads=tuple(options.threads),
+            tensor_parallel=options.tensor_parallel_size,
+            output=options.output,
+            timeout=options.timeout,
+            rows=options.max_rows,
+        )
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,7 +85,57 @@ def _parser() -> argparse.ArgumentParser:
         help="list the plugin's options",
         description="Lists the options that --additional-config takes below the key xyserve.",
     )
+    _add_tune(commands)
     return parser
+
+
+def _add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    tune = commands.add_parser(
+        "tune",
+        help="measure how this machine best runs the linear layers of a model",
+        description="Measures, for the layer shapes of a model, which tiling of the native linear "
+        "kernels is faster on this machine than the built-in rule, and writes what showed twice to "
+        "a file that later servers read. Takes some minutes and wants an otherwise idle machine. "
+        "Answers never change: no choice alters a bit of a result.",
+    )
+    tune.add_argument("model", metavar="MODEL", help="folder with a config.json, or OWNER/NAME")
+    tune.add_argument("--dtype", choices=("bf16", "f16", "f32"), help="default: the model's")
+    tune.add_argument(
+        "--threads",
+        type=_count,
+        nargs="+",
+        default=(),
+        metavar="N",
+        help="threads of a worker, one or more numbers (default: all CPUs of this process)",
+    )
+    tune.add_argument("--tensor-parallel-size", type=_count, default=1, metavar="N")
+    tune.add_argument(
+        "--max-rows",
+        type=_count,
+        default=2048,
+        metavar="M",
+        help="tokens of the largest step to tune for (default: %(default)s)",
+    )
+    tune.add_argument(
+        "--output",
+        metavar="PATH",
+        help="file or folder to write (default: the user's data folder, which servers read; for "
+        "another place set XYSERVE_TUNED to it)",
+    )
+    tune.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=120.0,
+        metavar="SECONDS",
+        help="a measuring process that says nothing for so long is ended (default: %(default)g)",
+    )
+
+
+def _count(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0; it is {text!r}")
+    return value
 
 
 def _seconds(text: str) -> float:

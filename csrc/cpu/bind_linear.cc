@@ -71,6 +71,18 @@ void describe_input(const char* op, Call* call, Tensor* x, const Tensor& packed,
   args.x_row_stride = rows.row_stride;
 }
 
+// The measured choice for a call, or one that leaves everything to the rule.
+LinearTuning tuning_of(const Call& call) {
+  const Kernel* kernel = has_tuned() ? chosen_kernel(Op::linear, call.type) : nullptr;
+  if (kernel == nullptr) {
+    return {};
+  }
+  const TunedKey key{call.type, kernel->isa, torch::stable::get_num_threads(), call.args.n,
+                     call.args.k};
+  const LinearTuning* found = find_tuned(key, call.args.m);
+  return found == nullptr ? LinearTuning{} : *found;
+}
+
 void launch(const char* op, Call& call) {
   if (call.args.m == 0) {
     return;
@@ -79,11 +91,23 @@ void launch(const char* op, Call& call) {
   if (kernel == nullptr) {
     refuse(op, ": no kernel for ", dtype_name(call.type));
   }
-  const LinearArgs& args = call.args;
-  const int64_t n_out = args.epilogue == Epilogue::silu_mul ? args.n / 2 : args.n;
+  LinearArgs& args = call.args;
+  const LinearTuning tuning = tuning_of(call);
+  args.tile_rows = tuning.tile_rows;
+  args.block_steps = tuning.block_steps;
+  const int64_t panels = num_panels(args.epilogue == Epilogue::silu_mul ? args.n / 2 : args.n);
   const int64_t work = args.n * args.k * std::max<int64_t>(args.m / 4, 1);
-  deal_parts(args.m, num_panels(n_out), work / kWorkPerThread,
-             [&](const LinearPart& part) { kernel(args, part); });
+  const int64_t segments = segments_of(k_step(call.type), args.n, args.k).count;
+  const Deal deal = choose_deal(tuning, args.m, panels, work / kWorkPerThread, segments);
+  auto run = [&](const LinearPart& part) { kernel(args, part); };
+  if (!deal.split) {
+    deal_parts(deal, args.m, panels, run);
+    return;
+  }
+  const int64_t size = segments * args.m * num_panels(args.n) * kPanelColumns;
+  Tensor sums = empty_cpu(&size, 1, ScalarType::Float);
+  args.sums = static_cast<float*>(sums.mutable_data_ptr());
+  deal_segments(deal, args.m, panels, segments, run);
 }
 
 void check_same_leading(const char* op, const char* name, const Tensor& tensor, const Tensor& x,
@@ -202,11 +226,52 @@ Tensor linear_pack(const Tensor weight) {
   return packed;
 }
 
+// One row of the table per entry; the columns are TUNED_COLUMNS of ops/linear_tuned.py.
+constexpr int64_t kTunedColumns = 14;
+
+TunedEntry tuned_entry(const int64_t* row) {
+  TunedEntry entry{};
+  if (row[0] < 0 || row[0] >= kNumDTypes || row[1] < 0 || row[1] >= kNumIsas) {
+    refuse("linear_set_tuned: require dtype from 0 to ", kNumDTypes - 1,
+           " and instruction set from 0 to ", kNumIsas - 1, ", got ", row[0], " and ", row[1]);
+  }
+  for (int64_t i = 2; i < kTunedColumns; ++i) {
+    if (row[i] < 0) {
+      refuse("linear_set_tuned: require columns of at least 0, got ", row[i], " in column ", i);
+    }
+  }
+  entry.key = {static_cast<DType>(row[0]), static_cast<Isa>(row[1]), row[2], row[3], row[4]};
+  entry.m_first = row[5];
+  entry.m_last = row[6];
+  entry.tuning = {row[7], row[8], row[9], row[10], row[11], row[12], row[13]};
+  return entry;
+}
+
+void linear_set_tuned(const Tensor table) {
+  if (table.dim() != 2 || table.size(1) != kTunedColumns || !table.is_contiguous() ||
+      table.scalar_type() != ScalarType::Long) {
+    refuse("linear_set_tuned: require contiguous int64 [entries, ", kTunedColumns, "], got ",
+           shape_text(table), " of dtype ", dtype_text(table.scalar_type()));
+  }
+  const int64_t* rows = static_cast<const int64_t*>(table.const_data_ptr());
+  std::vector<TunedEntry> entries;
+  for (int64_t i = 0; i < table.size(0); ++i) {
+    entries.push_back(tuned_entry(rows + i * kTunedColumns));
+  }
+  set_tuned(entries.data(), static_cast<int64_t>(entries.size()));
+}
+
+int64_t linear_tuned_calls() {
+  return static_cast<int64_t>(tuned_calls());
+}
+
 }  // namespace
 }  // namespace xyserve
 
 STABLE_TORCH_LIBRARY_FRAGMENT(xyserve, library) {
   library.def("linear_pack(Tensor weight) -> Tensor");
+  library.def("linear_set_tuned(Tensor table) -> ()");
+  library.def("linear_tuned_calls() -> int");
   library.def("linear(Tensor x, Tensor packed, Tensor? bias, int n) -> Tensor");
   library.def("linear_out(Tensor(a!) out, Tensor x, Tensor packed, Tensor? bias, int n) -> ()");
   library.def("linear_silu_mul(Tensor x, Tensor packed, Tensor? bias, int n) -> Tensor");
@@ -216,8 +281,13 @@ STABLE_TORCH_LIBRARY_FRAGMENT(xyserve, library) {
 
 STABLE_TORCH_LIBRARY_IMPL(xyserve, CPU, library) {
   library.impl("linear_pack", TORCH_BOX(&xyserve::linear_pack));
+  library.impl("linear_set_tuned", TORCH_BOX(&xyserve::linear_set_tuned));
   library.impl("linear", TORCH_BOX(&xyserve::linear));
   library.impl("linear_out", TORCH_BOX(&xyserve::linear_out));
   library.impl("linear_silu_mul", TORCH_BOX(&xyserve::linear_silu_mul));
   library.impl("linear_add", TORCH_BOX(&xyserve::linear_add));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(xyserve, CompositeExplicitAutograd, library) {
+  library.impl("linear_tuned_calls", TORCH_BOX(&xyserve::linear_tuned_calls));
 }

@@ -196,8 +196,8 @@ Tensor linear_int8(const Tensor x, const Tensor packed, const Tensor scale, cons
   args.one_scale = scale.numel() == 1;
   LinearInt8Fn* kernel = dispatch<Op::linear_int8>(type);
   const int64_t work = n * rows.num_columns * std::max<int64_t>(m / 4, 1);
-  deal_parts(m, num_panels(n), work / kInt8WorkPerThread,
-             [&](const LinearPart& part) { kernel(args, part); });
+  const Deal deal = choose_deal({}, m, num_panels(n), work / kInt8WorkPerThread, 1);
+  deal_parts(deal, m, num_panels(n), [&](const LinearPart& part) { kernel(args, part); });
   return out;
 }
 

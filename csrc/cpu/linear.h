@@ -29,9 +29,12 @@ struct TileCall {
   int64_t row;
   int64_t num_steps;
   float* partial;
+  float* sums;  // where the sums of a segment go, [m, columns of all panels]; nullptr: not split
+  int64_t sums_stride;
   bool odd_k;  // one more step of which only the first half exists
   bool first;
   bool last;
+  bool segmented;       // a block's sum starts from zero and is added to those before it
   const char* next[2];  // what to fetch of it meanwhile, and how many bytes per step
   int64_t next_stride;
 };
@@ -79,6 +82,18 @@ inline void finish_tile(const TileCall<D>& call, typename D::F (&acc)[R][G * D::
   }
 }
 
+template <class D, int R, int G>
+inline void store_sums(const TileCall<D>& call, const typename D::F (&acc)[R][G * D::kVecs]) {
+  for (int r = 0; r < R; ++r) {
+    float* row = call.sums + (call.row + r) * call.sums_stride;
+    for (int g = 0; g < G; ++g) {
+      for (int v = 0; v < D::kVecs; ++v) {
+        D::V::store(row + call.column[g] + v * D::V::kWidth, acc[r][g * D::kVecs + v]);
+      }
+    }
+  }
+}
+
 // How far ahead of its use a line is fetched, in steps: at 12 the best of 8 to 40, by a little.
 constexpr int64_t kNear = 12;
 
@@ -98,7 +113,7 @@ void run_tile(const TileCall<D>& call) {
   constexpr int kVecs = G * D::kVecs;
   constexpr int64_t kStepElements = kPanelColumns * D::kStep;
   F acc[R][kVecs];
-  if (call.first) {
+  if (call.first || call.segmented) {
 #pragma GCC unroll 32
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 32
@@ -157,6 +172,19 @@ void run_tile(const TileCall<D>& call) {
   if (call.odd_k) {
     step([](const T* p) __attribute__((always_inline)) { return D::load_last_a(p); });
   }
+  if (call.sums != nullptr) {
+    store_sums<D, R, G>(call, acc);
+    return;
+  }
+  if (call.segmented && !call.first) {
+#pragma GCC unroll 32
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 32
+      for (int v = 0; v < kVecs; ++v) {
+        acc[r][v] = D::V::add(D::V::load(call.partial + (r * kVecs + v) * D::V::kWidth), acc[r][v]);
+      }
+    }
+  }
   if (!call.last) {
     for (int r = 0; r < R; ++r) {
       for (int v = 0; v < kVecs; ++v) {
@@ -179,11 +207,17 @@ struct TileTable {
   }
 };
 
-// Rows [begin, end) in tiles of nearly equal height, none above max_rows.
+template <int kMaxRows>
+inline int64_t most_rows(const LinearArgs& args) {
+  return args.tile_rows > 0 && args.tile_rows < kMaxRows ? args.tile_rows : kMaxRows;
+}
+
+// Rows [begin, end) in tiles of nearly equal height, none above the most.
 template <class D, int kMaxRows, int G>
 inline void run_rows(TileCall<D> call, int64_t begin, int64_t end, const typename D::T* x) {
   const int64_t num_rows = end - begin;
-  const int64_t num_tiles = (num_rows + kMaxRows - 1) / kMaxRows;
+  const int64_t max_rows = most_rows<kMaxRows>(*call.args);
+  const int64_t num_tiles = (num_rows + max_rows - 1) / max_rows;
   float* partial = call.partial;
   constexpr int64_t kStepBytes =
       kPanelColumns * D::kStep * static_cast<int64_t>(sizeof(typename D::T));
@@ -202,30 +236,58 @@ inline void run_rows(TileCall<D> call, int64_t begin, int64_t end, const typenam
   }
 }
 
+// How a call walks along K: blocks of `block` steps from `begin` to `end`.
+struct Walk {
+  int64_t begin;
+  int64_t end;
+  int64_t block;
+  int64_t longest;  // a K of no more steps is taken in one go, as are rows of a single tile
+};
+
+template <class D>
+inline Walk walk_of(const LinearArgs& args, const LinearPart& part, const Segments& segments) {
+  const int64_t num_steps = args.k / D::kStep;
+  if (segments.count > 1) {
+    const int64_t end = part.segment_end * segments.steps;
+    return {part.segment_begin * segments.steps, end > 0 && end < num_steps ? end : num_steps,
+            segments.steps, 0};
+  }
+  const int64_t block = args.block_steps > 0 ? args.block_steps : D::kBlockSteps;
+  return {0, num_steps, block, args.block_steps > 0 ? block : 2 * block};
+}
+
 // One column group or two (neighbours, or a gate and its up) for all rows. A long K is cut into
 // blocks that stay in the second-level cache while all rows pass; sums wait in `partial`, in fp32
-// and therefore without a change of their bits.
+// and therefore without a change of their bits. Segments are such blocks too, each with a sum of
+// its own.
 template <class D, int kMaxRows, int G>
 void run_columns(TileCall<D> call, const LinearPart& part, int64_t panel_elements) {
   constexpr int64_t kBlockRows = 192;
   using T = typename D::T;
   const LinearArgs& args = *call.args;
+  const Segments segments = segments_of(D::kStep, args.n, args.k);
+  const Walk walk = walk_of<D>(args, part, segments);
   const int64_t num_steps = args.k / D::kStep;
   const bool odd_k = args.k % D::kStep != 0;
+  const bool split = part.segment_end > 0;
   const T* x = static_cast<const T*>(args.x);
   alignas(64) float partial[kBlockRows * G * D::kGroup];
   call.partial = partial;
+  call.segmented = segments.count > 1;
+  call.sums_stride = num_panels(args.n) * kPanelColumns;
   const T* b[2] = {call.b[0], call.b[1]};
   for (int64_t row = part.row_begin; row < part.row_end;) {
     const int64_t left = part.row_end - row;
-    const bool whole = num_steps <= 2 * D::kBlockSteps || left <= kMaxRows;
-    const int64_t block_steps = whole ? num_steps : D::kBlockSteps;
+    const bool whole = num_steps <= walk.longest ||
+                       (!call.segmented && left <= most_rows<kMaxRows>(args)) || num_steps == 0;
+    const int64_t block_steps = whole ? num_steps : walk.block;
     const int64_t rows = whole || left <= kBlockRows ? left : kBlockRows;
-    for (int64_t i = 0;; i += block_steps) {
+    for (int64_t i = walk.begin;; i += block_steps) {
       call.first = i == 0;
       call.last = i + block_steps >= num_steps;
       call.num_steps = call.last ? num_steps - i : block_steps;
       call.odd_k = call.last && odd_k;
+      call.sums = split ? args.sums + i / segments.steps * args.m * call.sums_stride : nullptr;
       for (int g = 0; g < G; ++g) {
         call.b[g] = b[g] + i * kPanelColumns * D::kStep;
         // After the last block, the panels of the next call.
@@ -233,11 +295,40 @@ void run_columns(TileCall<D> call, const LinearPart& part, int64_t panel_element
                                   : call.b[g] + call.num_steps * kPanelColumns * D::kStep;
       }
       run_rows<D, kMaxRows, G>(call, row, row + rows, x + i * D::kStep);
-      if (call.last) {
+      if (i + block_steps >= walk.end) {
         break;
       }
     }
     row += rows;
+  }
+}
+
+// The outputs of a call that was split along K: the sums of its segments, added in order.
+template <class D, int G>
+void merge_columns(TileCall<D> call, const LinearPart& part) {
+  const LinearArgs& args = *call.args;
+  const int64_t count = segments_of(D::kStep, args.n, args.k).count;
+  const int64_t stride = num_panels(args.n) * kPanelColumns;
+  for (call.row = part.row_begin; call.row < part.row_end; ++call.row) {
+    typename D::F acc[1][G * D::kVecs];
+    for (int i = 0; i < G * D::kVecs; ++i) {
+      const float* sums =
+          args.sums + call.row * stride + call.column[i / D::kVecs] + i % D::kVecs * D::V::kWidth;
+      acc[0][i] = D::V::load(sums);
+      for (int64_t segment = 1; segment < count; ++segment) {
+        acc[0][i] = D::V::add(acc[0][i], D::V::load(sums + segment * args.m * stride));
+      }
+    }
+    finish_tile<D, 1, G>(call, acc);
+  }
+}
+
+template <class D, int kMaxRows, int G>
+inline void run_or_merge(const TileCall<D>& call, const LinearPart& part, int64_t panel_elements) {
+  if (part.merge) {
+    merge_columns<D, G>(call, part);
+  } else {
+    run_columns<D, kMaxRows, G>(call, part, panel_elements);
   }
 }
 
@@ -261,10 +352,10 @@ void linear_part(const LinearArgs& args, const LinearPart& part) {
     set_group(0, group);
     if (paired || group + 1 < end) {
       set_group(1, paired ? group + up_groups : group + 1);
-      run_columns<D, D::kMaxRows, 2>(call, part, panel_elements);
+      run_or_merge<D, D::kMaxRows, 2>(call, part, panel_elements);
       group += paired ? 1 : 2;
     } else {
-      run_columns<D, D::kMaxRowsSingle, 1>(call, part, panel_elements);
+      run_or_merge<D, D::kMaxRowsSingle, 1>(call, part, panel_elements);
       group += 1;
     }
   }

@@ -34,6 +34,14 @@ FORBIDDEN = {
         "vllm_xyserve.worker",
         "vllm_xyserve.platform",
     ),
+    "tune": (
+        "vllm",
+        "vllm_xyserve.scheduler",
+        "vllm_xyserve.prefix",
+        "vllm_xyserve.attention",
+        "vllm_xyserve.worker",
+        "vllm_xyserve.platform",
+    ),
     "ops": (
         "vllm",
         "vllm_xyserve.attention",

@@ -9,7 +9,7 @@ import torch
 
 from vllm_xyserve import config, parts
 from vllm_xyserve.compat import patches
-from vllm_xyserve.linear import epilogues
+from vllm_xyserve.linear import epilogues, tuned
 from vllm_xyserve.linear.method import SmoothGemmLinear
 from vllm_xyserve.log import get_logger
 from vllm_xyserve.ops import linear as ops
@@ -33,6 +33,7 @@ def install(vllm_config: VllmConfig) -> None:
         # Per dtype: a model in bfloat16 may have gates in float32, and int8 weights.
         return parts.resolve("linear", options, "cpu", dtype).path
 
+    tuned.install()
     patches.wrap_cpu_gemm_dispatch(_Binder(path))
     patches.prefer_int8_kernel(SmoothGemmInt8Linear, first=path(torch.int8) == "native")
 
@@ -130,6 +131,7 @@ class _Binder:
 
     def _bind_native(self, layer: Any, shape: tuple[int, int], remove_weight: bool) -> None:
         before = vars(layer).get("cpu_linear")
+        tuned.note(*shape, layer.weight.dtype)
         linear = SmoothGemmLinear("native", shape)
         if isinstance(before, SmoothGemmLinear):
             linear.epilogue = before.epilogue  # the layer behind it was told of it: a reload

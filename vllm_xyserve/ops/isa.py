@@ -50,18 +50,38 @@ def isas_from_flags(flags: frozenset[str]) -> tuple[str, ...]:
     return tuple(usable)
 
 
-def _read_cpuinfo() -> tuple[str, frozenset[str]]:
-    """Model name and flags of the first CPU; empty where the file does not exist."""
+@cache
+def _cpuinfo_fields() -> dict[str, str]:
+    """What `/proc/cpuinfo` says of the first CPU; empty where the file does not exist."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return platform.processor() or "unknown", frozenset()
+        return {}
     fields: dict[str, str] = {}
     for line in text.partition("\n\n")[0].splitlines():
         key, _, value = line.partition(":")
         fields[key.strip()] = value.strip()
+    return fields
+
+
+def _read_cpuinfo() -> tuple[str, frozenset[str]]:
+    """Model name and flags of the first CPU."""
+    fields = _cpuinfo_fields()
+    if not fields:
+        return platform.processor() or "unknown", frozenset()
     model = fields.get("model name") or fields.get("CPU part") or "unknown"
     return model, frozenset(fields.get("flags", "").split())
+
+
+def device_name() -> str:
+    """This CPU for tuned data: its model name, with the numbers that tell generations apart.
+
+    Virtual machines often have a model name that says no more than the maker's.
+    """
+    fields = _cpuinfo_fields()
+    numbers = [fields.get(name, "") for name in ("cpu family", "model", "stepping")]
+    name = _read_cpuinfo()[0]
+    return f"{name} {'.'.join(numbers)}" if all(numbers) else name
 
 
 @cache

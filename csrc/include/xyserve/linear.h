@@ -25,13 +25,38 @@ constexpr int64_t packed_elements(DType dtype, int64_t n, int64_t k) {
   return num_panels(n) * kPanelColumns * padded_k(dtype, k);
 }
 
+// Where a weight has few panels, its sums over K are cut into segments, always and for any number
+// of rows: threads can then take segments of one panel, and a row's bits do not depend on whether
+// they did. 64 panels per weight: what a machine of some dozen cores needs to be busy.
+struct Segments {
+  int64_t count;
+  int64_t steps;  // of a segment; the last one has what is left, an odd K's last half step too
+};
+
+inline constexpr int64_t kEnoughPanels = 64;
+inline constexpr int64_t kMinSegmentSteps = 256;
+
+constexpr Segments segments_of(int64_t step, int64_t n, int64_t k) {
+  const int64_t steps = k / step;
+  const int64_t most = steps / kMinSegmentSteps;
+  const int64_t wanted = kEnoughPanels / num_panels(n);
+  const int64_t count = wanted < most ? wanted : most;
+  if (count <= 1) {
+    return {1, steps};
+  }
+  const int64_t length = (steps + count - 1) / count;
+  return {(steps + length - 1) / length, length};
+}
+
 enum class Epilogue : int32_t { none, silu_mul, add };
 
 // x: [m, k], out: [m, n_out], rows of one stride, elements of a row adjacent; strides count
 // elements. packed: panels of an [n, k] weight. bias: n elements or nullptr. n_out is n, or n / 2
 // with silu_mul (gate columns first, then up; n / 2 is a multiple of kPanelColumns).
 // residual (only with add): [m, n_out]. All of the kernel's dtype; out overlaps nothing but
-// residual, and that only element for element.
+// residual, and that only element for element. sums: fp32 [segments, m, columns of all panels],
+// only for calls that are split along K. tile_rows, block_steps: see LinearTuning; 0 leaves them to
+// us.
 struct LinearArgs {
   void* out;
   const void* x;
@@ -45,18 +70,27 @@ struct LinearArgs {
   int64_t x_row_stride;
   int64_t residual_row_stride;
   Epilogue epilogue;
+  float* sums;
+  int64_t tile_rows;
+  int64_t block_steps;
 };
 
-// Which part of the output a call computes: rows, and panels of output columns.
+// Which part of the output a call computes: rows, and panels of output columns. With segments in
+// [segment_begin, segment_end) only their sums are stored, each by itself; merge adds up the sums
+// of all segments, in order, and writes the output. Else a call goes over all of K.
 struct LinearPart {
   int64_t row_begin;
   int64_t row_end;
   int64_t panel_begin;
   int64_t panel_end;
+  int64_t segment_begin = 0;
+  int64_t segment_end = 0;
+  bool merge = false;
 };
 
-// Sums run over rising k in fp32, whatever the part and however many rows: a row's bits do not
-// depend on the other rows. Rounded once to nearest even.
+// Sums run over rising k in fp32 (within segments, whose sums are added in order), whatever the
+// part and however many rows: a row's bits do not depend on the other rows. Rounded once to nearest
+// even.
 using LinearFn = void(const LinearArgs& args, const LinearPart& part);
 
 // Panels [panel_begin, panel_end) of the packed form of weight [n, k].
