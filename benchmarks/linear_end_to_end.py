@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compiled", action="store_true", help="torch.compile instead of eager")
     parser.add_argument("--fused", action="store_true", help="one more engine, with fuse_silu")
     parser.add_argument("--no-amx", action="store_true", help="leave stock with AMX out")
+    parser.add_argument(
+        "--attention", choices=("upstream", "native"), default="upstream", help="of our engines"
+    )
     parser.add_argument("--cases", nargs="+", metavar="WHAT-SIZE", help="such as decode-12")
 
 
@@ -72,9 +75,10 @@ def settings(options: Options) -> list[Setting]:
             name, ours, llm, True, extra.threads, env=env, module="benchmarks.linear_child"
         )
 
-    found = [setting("ours", NATIVE, NO_AMX)]
+    native = {**NATIVE, "attention": extra.attention}
+    found = [setting("ours", native, NO_AMX)]
     if extra.fused:
-        found.append(setting("fused", {**NATIVE, "fuse_silu": True}, NO_AMX))
+        found.append(setting("fused", {**native, "fuse_silu": True}, NO_AMX))
     found.append(setting("stock", None, NO_AMX))
     if cpu_info().amx_bf16 and not extra.no_amx:
         found.append(setting("stock-amx", None, {}))
