@@ -27,6 +27,7 @@ import json
 import mmap
 import os
 import subprocess
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -300,9 +301,28 @@ def build(sources: Sequence[Path], includes: Sequence[Path] = ()) -> Library:
     return _build(tuple(sources), tuple(includes))
 
 
+KEEP_SECONDS = 7 * 24 * 3600
+
+
+def _prune() -> None:
+    """Removes what no build asked for in a week."""
+    for path in BUILD.iterdir():
+        if time.time() - path.stat().st_mtime > KEEP_SECONDS:
+            path.unlink(missing_ok=True)
+
+
+@cache
+def _machine() -> str:
+    """What -march=native stands for here: objects of another machine must not be taken."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
 @cache
 def _build(sources: tuple[Path, ...], includes: tuple[Path, ...]) -> Library:
     BUILD.mkdir(parents=True, exist_ok=True)
+    _prune()
     folders = [*INCLUDES, *includes]
     headers = hashlib.sha256()
     for folder in folders:
@@ -317,7 +337,9 @@ def _build(sources: tuple[Path, ...], includes: tuple[Path, ...]) -> Library:
         objects = list(pool.map(lambda job: _compile(*job, folders), jobs))
     digest = hashlib.sha256("\n".join(map(str, objects)).encode()).hexdigest()[:16]
     library = BUILD / f"{sources[0].stem}-{digest}.so"
-    if not library.exists():
+    if library.exists():
+        library.touch()
+    else:
         _run([CXX, "-shared", "-o", str(library), *map(str, objects)], library)
     return Library(library)
 
@@ -325,11 +347,13 @@ def _build(sources: tuple[Path, ...], includes: tuple[Path, ...]) -> Library:
 def _compile(source: Path, headers: str, level: str, folders: Sequence[Path]) -> Path:
     flags = [*FLAGS, level, *(f"-I{folder}" for folder in folders)]
     digest = hashlib.sha256()
-    for part in (CXX, *flags, headers):
+    for part in (CXX, _machine(), *flags, headers):
         digest.update(part.encode())
     digest.update(source.read_bytes())
     target = BUILD / f"{source.stem}-{digest.hexdigest()[:16]}.o"
-    if not target.exists():
+    if target.exists():
+        target.touch()
+    else:
         _run([CXX, *flags, "-c", str(source), "-o", str(target)], target)
     return target
 

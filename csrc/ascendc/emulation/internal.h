@@ -99,7 +99,6 @@ struct Entry {
   uint64_t number = 0;
   uint32_t site = 0;
   uint8_t mode = 0;
-  bool neutral = false;
 };
 
 struct Mmadding {
@@ -146,6 +145,7 @@ struct Core {
   Site blocked_site;
   int64_t blocked_value = 0;
   int64_t budget = 0;
+  uint64_t calls = 0;
   std::map<std::pair<const char*, uint8_t>, uint64_t> vector_repeats;
   std::map<const char*, uint64_t> counts;
 };

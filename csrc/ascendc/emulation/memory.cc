@@ -108,7 +108,9 @@ struct Toucher {
     if ((record.mask & mask) != 0 && (write || wrote) && !ordered && !both_atomic && !same_op) {
       fail_race(op, record, memory, cell, write, same);
     }
-    return !(ordered && (record.mask & ~mask) == 0 && (write || !wrote)) || both_atomic;
+    // Whoever is ordered after this access is then ordered after that one too.
+    const bool dominated = (ordered || same) && (record.mask & ~mask) == 0;
+    return !(dominated && (write || !wrote));
   }
 
   void cell(uint64_t index, uint32_t mask) const {

@@ -322,12 +322,12 @@ class TBuf {
   static constexpr emulated::Buffer buffer = buffer_of(pos);
 
   template <typename T>
-  LocalTensor<T> Get() const {
-    return GetWithOffset<T>(bytes_ / static_cast<uint32_t>(sizeof(T)), 0);
+  LocalTensor<T> Get(emulated::Site at = emulated::Site()) const {
+    return GetWithOffset<T>(bytes_ / static_cast<uint32_t>(sizeof(T)), 0, at);
   }
   template <typename T>
-  LocalTensor<T> Get(uint32_t len) const {
-    return GetWithOffset<T>(len, 0);
+  LocalTensor<T> Get(uint32_t len, emulated::Site at = emulated::Site()) const {
+    return GetWithOffset<T>(len, 0, at);
   }
   // `size` elements, `bufOffset` bytes into the buffer.
   template <typename T>

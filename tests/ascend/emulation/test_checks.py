@@ -122,9 +122,14 @@ def library() -> emulator.Library:
 
 
 def launch(
-    library: emulator.Library, name: str, kernel_type: K, blocks: int, scalars: tuple[int, ...] = (),
-    poison: tuple[int, ...] = (), **options: object,
-) -> emulator.Report:  # fmt: skip
+    library: emulator.Library,
+    name: str,
+    kernel_type: K,
+    blocks: int,
+    scalars: tuple[int, ...] = (),
+    poison: tuple[int, ...] = (),
+    **options: object,
+) -> emulator.Report:
     source = torch.randn(1024, dtype=torch.float16)
     for element in poison:
         source[element] = float("nan")

