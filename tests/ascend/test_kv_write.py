@@ -7,9 +7,10 @@ import random
 import pytest
 import torch
 
+from tests.ascend import emulator
 from tests.ascend.caches import UNUSED, WriteProblem, make_write
 from tests.ascend.emulator import EAGER, Schedule, directed, random_order
-from tests.ascend.running import can_run, run_write
+from tests.ascend.running import can_run, library, run_write
 
 
 def check(problem: WriteProblem, schedule: Schedule = EAGER) -> int:
@@ -70,6 +71,25 @@ def test_skipped_tokens_cost_nothing() -> None:
     assert 0 < real < 64
     row = problem.kv_heads * problem.head_size * 2
     assert check(problem) == real * 2 * row * 2  # key and value, read and written
+
+
+def test_offsets_beyond_two_gigabytes() -> None:
+    """Slots at both ends of sparse caches of 5 GiB."""
+    row, block_size, blocks = 8192, 128, 5 << 10
+    rows = torch.arange(2 * row, dtype=torch.int32).to(torch.uint8).reshape(2, row)
+    caches = [
+        emulator.sparse(row * block_size * blocks, torch.uint8, written=False) for _ in range(2)
+    ]
+    slots = torch.tensor([block_size * blocks - 1, 0], dtype=torch.int64)
+    numbers = [4, 2, blocks, block_size, 8, *(row, row, row * block_size) * 2]
+    data = emulator.constant(rows)
+    report = library().launch(
+        "kv_write", [data, data, *caches, emulator.constant(slots)], numbers, blocks=4
+    )
+    assert report.ok, report.message
+    for cache in caches:
+        assert torch.equal(cache.data[-row:], rows[0])
+        assert torch.equal(cache.data[:row], rows[1])
 
 
 @pytest.mark.ascend_full

@@ -218,7 +218,8 @@ class SmoothGemmCube {
     }
   }
 
-  // The bias shares the L1 buffer's flags; the scales are read by the Fixpipe and have their own.
+  // The bias shares the L1 buffer's flags. The scales stay until the Fixpipe has read them, so
+  // their buffers are handed back by it; that they are there it knows by way of MTE1 and M.
   __aicore__ inline void load_vectors(const Chunk& c, int32_t stage) {
     const GemmTile& t = c.tile;
     const int32_t whole = arch::round_down(t.n, arch::kFractalRows);
@@ -237,7 +238,6 @@ class SmoothGemmCube {
       if (whole < t.n) {
         tile::load_vector(l1_scales(slot)[2 * whole], scales_[2 * tail], 2 * arch::kFractalRows);
       }
-      AscendC::SetFlag<Event::MTE2_FIX>(slot);
     }
   }
 
@@ -312,9 +312,6 @@ class SmoothGemmCube {
       if (c.number >= 2) {
         AscendC::CrossCoreWaitFlag(kTileFree + slot);
       }
-    }
-    if constexpr (Types::kScaled) {
-      AscendC::WaitFlag<Event::MTE2_FIX>(slot);
     }
     store_columns(c, to, stride, 0, whole);
     if (whole < t.n) {
