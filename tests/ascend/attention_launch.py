@@ -223,7 +223,9 @@ def statuses(batch: Batch) -> list[int]:
 def check(batch: Batch) -> None:
     """Outputs and LSE against the fp64 reference, and nothing written around them."""
     assert set(statuses(batch)) == {0}, statuses(batch)
-    expected, lse, bound = reference(batch)
+    if batch.expected is None:
+        batch.expected = reference(batch)
+    expected, lse, bound = batch.expected
     out = batch.tensors["out"].to(torch.float64)
     written = torch.zeros(out.shape[0], dtype=torch.bool)
     written[1:-1] = True

@@ -14,8 +14,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from tests.ascend.attention_cases import FOUR_STAGE, THREE_STAGE, TWO_STAGE, make_batch, reset
+from tests.ascend.attention_cases import Case as Attention
+from tests.ascend.attention_launch import check, run
 from tests.ascend.caches import CopyProblem, WriteProblem
 from tests.ascend.emulator import EAGER, Report, Schedule, directed, random_order
 from tests.ascend.gemm import Problem
@@ -121,12 +124,55 @@ def block_copy_cases() -> list[Case]:
     return [copy_case(problem) for problem in problems]
 
 
+def attention_case(problem: Attention) -> Case:
+    """A Meta-Attention launch as a case."""
+    batch = make_batch(problem)
+
+    def repeat(schedule: Schedule, mutants: Mutants) -> tuple[Report, str]:
+        reset(batch)
+        report = run(batch, schedule=schedule, mutants=mutants)
+        if not report.ok:
+            return report, ""
+        try:
+            check(batch)
+        except AssertionError as error:
+            return report, str(error).splitlines()[0]
+        return report, ""
+
+    return Case(str(problem), repeat, _schedules(problem.cores * 3, cube=True, vector=True))
+
+
+def attention_cases(form: int) -> list[Case]:
+    """Several units and items per core, odd rows, more sets of rows than slots, every option."""
+    base = Attention((1, 37, 5, 1), (130, 165, 400, 1), form=form, num_kv_heads=1, head_dim=64)
+    short = replace(base, query_lens=(3, 20), key_lens=(140, 20), lse=True)
+    wide = replace(base, query_lens=(33,), key_lens=(700,), head_dim=256, softcap=3.0)
+    mixed = replace(base, query_lens=(9, 9), key_lens=(300, 9), window=100, trees=(1,), lse=True)
+    empty = replace(base, query_lens=(2, 30), key_lens=(200, 30), causal=False, window=3, cores=1)
+    long = replace(base, query_lens=(5, 70), key_lens=(1300, 600), group_size=2, cores=3)
+    last = replace(base, query_lens=(1,), key_lens=(4500,), cores=1)
+    problems = (base, short, wide, mixed, empty, long, last)
+    return [attention_case(problem) for problem in problems]
+
+
+def decode_cases() -> list[Case]:
+    """The two-stage form: one and several heads, one page and many, split and not."""
+    base = Attention((1, 1, 1), (700, 1, 129), form=TWO_STAGE, group_size=2, head_dim=64, lse=True)
+    wide = replace(base, key_lens=(4500, 128, 40), num_kv_heads=1, head_dim=256, cores=1)
+    split = replace(base, key_lens=(2300, 300, 4), num_kv_heads=1, cores=3, softcap=3.0)
+    window = replace(base, key_lens=(500, 300, 40), group_size=3, head_dim=96, window=150, late=3)
+    return [attention_case(problem) for problem in (base, wide, split, window)]
+
+
 # One line per kernel.
 SUITES: dict[str, Callable[[], list[Case]]] = {
     "smooth_gemm": smooth_gemm_cases,
     "smooth_gemm_int8": smooth_gemm_int8_cases,
     "kv_write": kv_write_cases,
     "block_copy": block_copy_cases,
+    "meta_attention_three_stage": lambda: attention_cases(THREE_STAGE),
+    "meta_attention_four_stage": lambda: attention_cases(FOUR_STAGE),
+    "meta_attention_two_stage": decode_cases,
 }
 
 # Kind of a site and mutation -> class, as the report names it.

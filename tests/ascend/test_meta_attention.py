@@ -46,6 +46,7 @@ CASES = {
     "four-window": replace(SPLIT, window=300, head_dim=256, dtype=HALF),
     "four-softcap": replace(SPLIT, softcap=4.0, head_dim=96),
     "four-tree": replace(SPLIT, trees=(1, 2)),
+    "four-chunks": Case((1,), (4500,), num_kv_heads=1, cores=1),
     "four-late": replace(SPLIT, late=9, dtype=HALF),
     "two": DECODES,
     "two-group": replace(DECODES, group_size=3, head_dim=96, dtype=HALF, cores=3),
@@ -120,6 +121,38 @@ def test_a_replay_with_other_contents(name: str) -> None:
         room[: table.numel()] = table
         batch.tensors["table"] = room
     check_run(second, problem_case=case)
+
+
+@pytest.mark.parametrize("name", ["three", "four", "four-window"])
+def test_the_cube_reads_real_rows_and_keys_alone(name: str) -> None:
+    """Virtual padding in bytes: queries, keys, values and probabilities of each task, once."""
+    batch = make_batch(CASES[name])
+    report = check_run(batch)
+    table = plan.view(batch.table)
+    expected = 0
+    for task in table.tasks[table.tasks["num_queries"] > 0]:
+        rows = int(task["num_queries"]) * batch.case.group_size
+        # Keys are counted from the multiple of 16 at or before the first; P has whole blocks of 16.
+        keys = int(task["key_end"]) - int(task["key_begin"]) // 16 * 16
+        if int(task["key_end"]) > int(task["key_begin"]):
+            width = batch.case.head_dim
+            elements = rows * width + 2 * keys * width + rows * -(-keys // 16) * 16
+            expected += int(task["num_heads"]) * 2 * elements
+    assert sum(core["mte2.bytes"] for core in report.per_core[::3]) == expected
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_row_without_keys_is_zero(form: str) -> None:
+    """As rows are that only fill up a captured graph."""
+    case = Case((1, 1), (140, 200), FORMS[form], 1, 2, 64, lse=True)
+    batch = make_batch(case)
+    batch.tensors["seq_lens"][1] = 0
+    report = run(batch)
+    assert report.ok, report.message
+    assert set(statuses(batch)) == {0}
+    assert torch.equal(batch.tensors["out"][2], torch.zeros_like(batch.tensors["out"][2]))
+    assert torch.isneginf(batch.tensors["lse"][2]).all()
+    assert torch.isfinite(batch.tensors["out"][1]).all()
 
 
 def test_a_table_for_other_cores_or_heads_is_refused() -> None:

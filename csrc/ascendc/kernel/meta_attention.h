@@ -181,8 +181,7 @@ class MetaAttention {
     if (!table_.HasMerges()) {
       return;
     }
-    AscendC::PipeBarrier<PIPE_ALL>();
-    AscendC::SyncAll<true>();
+    AscendC::SyncAll<true>();  // waits for all pipes first
     const int32_t end = table_.MergeBegin(core_ + 1);
     for (int32_t index = table_.MergeBegin(core_); index < end; ++index) {
       Merge merge;

@@ -99,7 +99,6 @@ class DecodeVector : public Vector<T, kTwoStage> {
     AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(kQueryEvent);
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(kQueryEvent);
     AscendC::Cast(Query(), NarrowQuery(), AscendC::RoundMode::CAST_NONE, count);
-    vector_barrier();
     AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(kQueryEvent);
   }
 
@@ -140,12 +139,12 @@ class DecodeVector : public Vector<T, kTwoStage> {
     for (int32_t done = 0; done < rows; done += most) {
       const int32_t step = XYSERVE_BOUNDED(most, rows - done);
       AscendC::Cast(Wide(), narrow[done * dim], AscendC::RoundMode::CAST_NONE, step * dim);
-      vector_barrier();
+      AscendC::PipeBarrier<PIPE_V>();
       for (int32_t head = 0; head < unit.rows; ++head) {
         Multiply(Query()[head * dim], step);
         AscendC::WholeReduceSum<float>(Scores()[head * set.width + column + done], Products(),
                                        kLanes, step, 1, 1, kPerBlock);
-        vector_barrier();
+        AscendC::PipeBarrier<PIPE_V>();
       }
     }
   }
@@ -155,11 +154,11 @@ class DecodeVector : public Vector<T, kTwoStage> {
     const int32_t dim = Base::args_.head_dim;
     const AscendC::BinaryRepeatParams strides(1, 1, 1, kPerBlock, dim / kPerBlock, 0);
     AscendC::Mul(Products(), Wide(), query, static_cast<uint64_t>(kLanes), step, strides);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
     for (int32_t at = kLanes; at < dim; at += kLanes) {
       const uint64_t lanes = arch::min_of(kLanes, dim - at);
       AscendC::MulAddDst(Products(), Wide()[at], query[at], lanes, step, strides);
-      vector_barrier();
+      AscendC::PipeBarrier<PIPE_V>();
     }
   }
 

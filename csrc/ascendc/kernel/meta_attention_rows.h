@@ -18,10 +18,6 @@ constexpr float kTiniest = 1.0e-30f;
 
 using Floats = AscendC::LocalTensor<float>;
 
-__aicore__ inline void vector_barrier() {
-  AscendC::PipeBarrier<PIPE_V>();
-}
-
 enum class RowOp { kAdd, kSub, kMul };
 
 __aicore__ inline void apply(RowOp op, Floats dst, Floats a, Floats b, uint64_t lanes,
@@ -107,11 +103,11 @@ __aicore__ inline void reduce_rows(Floats dst, Floats src, Floats scratch, int32
   if (rows < repeats) {
     const int32_t width = arch::round_up(repeats, kLanes);
     AscendC::Duplicate(scratch, kOp == Reduction::kMax ? kHidden : 0.0f, rows * width);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
     for (int32_t row = 0; row < rows; ++row) {
       reduce_repeats<kOp>(scratch[row * width], src[row * stride], repeats, kLanes);
     }
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
     from = scratch;
     partial = scratch;  // block 0 of each row takes the others: same rows, same stride
     stride = width;
@@ -120,7 +116,7 @@ __aicore__ inline void reduce_rows(Floats dst, Floats src, Floats scratch, int32
       const AscendC::BinaryRepeatParams same(1, 1, 1, width / kPerBlock, width / kPerBlock,
                                              width / kPerBlock);
       combine<kOp>(scratch, scratch, scratch[block * kLanes], rows, same);
-      vector_barrier();
+      AscendC::PipeBarrier<PIPE_V>();
     }
     reduce_repeats<kOp>(dst, scratch, rows, width);
     return;
@@ -132,10 +128,10 @@ __aicore__ inline void reduce_rows(Floats dst, Floats src, Floats scratch, int32
   const AscendC::BinaryRepeatParams first(1, 1, 1, 8, stride / kPerBlock, stride / kPerBlock);
   const AscendC::BinaryRepeatParams next(1, 1, 1, 8, 8, stride / kPerBlock);
   combine<kOp>(partial, from, from[kLanes], rows, first);
-  vector_barrier();
+  AscendC::PipeBarrier<PIPE_V>();
   for (int32_t block = 2; block < repeats; ++block) {
     combine<kOp>(partial, partial, from[block * kLanes], rows, next);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
   }
   reduce_repeats<kOp>(dst, partial, rows, kLanes);
 }

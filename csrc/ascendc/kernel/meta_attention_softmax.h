@@ -101,16 +101,19 @@ class Mask {
       const int32_t row = set.row + i;
       const int32_t query = unit.num_queries == 1 ? 0 : row % unit.num_queries;
       const int32_t position = unit.position + query;
-      int32_t begin = unit.begin, end = unit.end;
-      if (causal_) {
+      int32_t begin = unit.begin, end = set.key0 + set.columns;
+      // A single query sees up to the unit's end.
+      if (causal_ && unit.num_queries > 1) {
         end = XYSERVE_BOUNDED(end, position + 1);
       }
       if (unit.window > 0) {
         begin = arch::max_of(begin, position - unit.window + 1);
+      }
+      if (unit.window > 0 && !causal_) {
         end = XYSERVE_BOUNDED(end, position + unit.window);
       }
-      begin = XYSERVE_BOUNDED(arch::max_of(begin - set.key0, 0), set.columns);
-      end = XYSERVE_BOUNDED(arch::max_of(end - set.key0, 0), set.columns);
+      begin = arch::max_of(begin - set.key0, 0);
+      end = arch::max_of(end - set.key0, 0);
       const Floats at = scores[i * set.width];
       if (begin >= end) {
         hide_columns(at, 0, set.width);
@@ -162,25 +165,24 @@ class Mask {
 __aicore__ inline void cap_scores(Floats scores, Floats scratch, int32_t count, float scale,
                                   float softcap) {
   AscendC::Muls(scores, scores, 2.0f * scale / softcap, count);
-  vector_barrier();
+  AscendC::PipeBarrier<PIPE_V>();
   AscendC::Mins(scores, scores, 30.0f, count);  // tanh(15) is 1 in fp32
-  vector_barrier();
+  AscendC::PipeBarrier<PIPE_V>();
   AscendC::Maxs(scores, scores, -30.0f, count);
-  vector_barrier();
+  AscendC::PipeBarrier<PIPE_V>();
   AscendC::Exp(scores, scores, count);
-  vector_barrier();
+  AscendC::PipeBarrier<PIPE_V>();
   const int32_t half_count = count / 2;  // counts are multiples of 64
   for (int32_t part = 0; part < 2; ++part) {
     const Floats at = scores[part * half_count];
     AscendC::Adds(scratch, at, 1.0f, half_count);
-    vector_barrier();
     AscendC::Adds(at, at, -1.0f, half_count);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
     AscendC::Div(at, at, scratch, half_count);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
   }
   AscendC::Muls(scores, scores, softcap, count);
-  vector_barrier();
+  AscendC::PipeBarrier<PIPE_V>();
 }
 
 // lse = maximum * factor + ln(sum), -inf for rows without keys. Eight floats per row; `scratch`
@@ -190,17 +192,16 @@ __aicore__ inline void log_sum_exp(Floats lse, Floats maximum, Floats sum, Float
   const int32_t count = rows * kPerBlock;
   AscendC::Muls(scratch, maximum, factor, count);
   AscendC::Ln(lse, sum, count);
-  vector_barrier();
+  AscendC::PipeBarrier<PIPE_V>();
   AscendC::Add(lse, lse, scratch, count);
   // 0 where there is a key; kLowest * factor, and then -inf, where there is none.
   AscendC::Adds(scratch, scratch, 1.0e30f, count);
-  vector_barrier();
+  AscendC::PipeBarrier<PIPE_V>();
   AscendC::Mins(scratch, scratch, 0.0f, count);
-  vector_barrier();
+  AscendC::PipeBarrier<PIPE_V>();
   AscendC::Muls(scratch, scratch, 1.0e30f, count);
-  vector_barrier();
+  AscendC::PipeBarrier<PIPE_V>();
   AscendC::Add(lse, lse, scratch, count);
-  vector_barrier();
 }
 
 }  // namespace xyserve::meta_attention

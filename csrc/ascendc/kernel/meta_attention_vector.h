@@ -13,6 +13,9 @@ class Vector {
   static constexpr int32_t kStoreEvent = 2;  // small results on their way out
   static constexpr int32_t kAccEvent = 3;    // accumulator on its way out
   static constexpr int32_t kElementsPerBlock = arch::kC0<T>;
+  // Rows with their LSE that an in slot holds.
+  static constexpr int32_t kCombinedRows = kChunkSet / (kMaxHeadDim + kPerBlock);
+  static_assert(kCombinedRows <= kMaxSetRows, "what is kept of a set");
 
  public:
   __aicore__ inline void Init(AscendC::TPipe* pipe, const Args& args, bool causal,
@@ -34,7 +37,6 @@ class Vector {
     AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kAccEvent);
     // Broadcasts read whole blocks of values.
     AscendC::Duplicate(Values(), 0.0f, kMaxSetRows);
-    vector_barrier();
   }
 
   __aicore__ inline void Finish() {
@@ -125,9 +127,8 @@ class Vector {
     const int32_t half_rows = (rows + 1) / 2;
     const int32_t begin = AscendC::GetSubBlockIdx() == 0 ? 0 : half_rows;
     const int32_t end = AscendC::GetSubBlockIdx() == 0 ? half_rows : rows;
-    const int32_t most = XYSERVE_BOUNDED(kMaxSetRows, kChunkSet / (args_.head_dim + kPerBlock));
-    for (int32_t row = begin; row < end; row += most) {
-      const int32_t count = XYSERVE_BOUNDED(most, end - row);
+    for (int32_t row = begin; row < end; row += kCombinedRows) {
+      const int32_t count = XYSERVE_BOUNDED(kCombinedRows, end - row);
       CombineRows(parts, row, count);
       StoreCombined(merge, token, row, count);
       AscendC::SetFlag<AscendC::HardEvent::MTE3_V>(kStoreEvent);
@@ -209,28 +210,28 @@ class Vector {
       cap_scores(scores, Scratch(out), count, args_.scale, args_.softcap);
     }
     mask_.Apply(item.unit, set, scores);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
     reduce_rows<Reduction::kMax>(Values(), scores, Scratch(out), set.rows, set.width);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
     broadcast_rows(Small(kTop), Values(), set.rows);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
     AscendC::Maxs(Small(kTop), Small(kTop), kLowest, set.rows * kPerBlock);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
     if constexpr (kForm != kThreeStage) {
       RaiseMaximum(item, local, set.rows);
     }
     row_scalar(RowOp::kSub, scores, set.width, scores, set.width, Small(kTop), set.rows, set.width);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
     if (!capped_) {
       AscendC::Muls(scores, scores, factor_, count);
-      vector_barrier();
+      AscendC::PipeBarrier<PIPE_V>();
     }
     AscendC::Exp(scores, scores, count);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
     reduce_rows<Reduction::kSum>(Values(), scores, Scratch(out), set.rows, set.width);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
     broadcast_rows(Small(kSum), Values(), set.rows);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
     if constexpr (kForm == kThreeStage) {
       Normalise(item.unit, set, scores);
     } else {
@@ -245,7 +246,7 @@ class Vector {
       for (int32_t row = 0; row < set.rows; ++row) {
         hide_columns(scores[row * set.width], set.columns, set.width);
       }
-      vector_barrier();
+      AscendC::PipeBarrier<PIPE_V>();
     }
   }
 
@@ -254,7 +255,6 @@ class Vector {
     AscendC::Duplicate(values, 0.0f, rows * args_.head_dim);
     AscendC::Duplicate(Small(kLse).template ReinterpretCast<int32_t>(),
                        static_cast<int32_t>(0xff800000), rows * kPerBlock);
-    vector_barrier();
   }
 
   // from: fp32 rows of the tile's output; `local`: place of the first one in the accumulator.
@@ -272,10 +272,10 @@ class Vector {
       AscendC::DataCopy(sum, In(in), rows * dim);
     } else {
       row_scalar(RowOp::kMul, sum, dim, sum, dim, Factors(item, local), rows, dim);
-      vector_barrier();
+      AscendC::PipeBarrier<PIPE_V>();
       AscendC::Add(sum, sum, In(in), rows * dim);
     }
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();  // two of them in a row end a core's list
     AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(in);
   }
 
@@ -285,15 +285,14 @@ class Vector {
     const Floats top = Small(kTop), maximum = Maximum(item, local), factors = Factors(item, local);
     if (!item.first) {
       AscendC::Max(top, top, maximum, count);
-      vector_barrier();
+      AscendC::PipeBarrier<PIPE_V>();
       AscendC::Sub(factors, maximum, top, count);
-      vector_barrier();
+      AscendC::PipeBarrier<PIPE_V>();
       AscendC::Muls(factors, factors, factor_, count);
-      vector_barrier();
+      AscendC::PipeBarrier<PIPE_V>();
       AscendC::Exp(factors, factors, count);
     }
     AscendC::DataCopy(maximum, top, count);
-    vector_barrier();
   }
 
   __aicore__ inline void AddSum(const Item& item, int32_t local, int32_t rows) {
@@ -303,23 +302,22 @@ class Vector {
       AscendC::DataCopy(sum, Small(kSum), count);
     } else {
       AscendC::Mul(sum, sum, Factors(item, local), count);
-      vector_barrier();
+      AscendC::PipeBarrier<PIPE_V>();
       AscendC::Add(sum, sum, Small(kSum), count);
     }
-    vector_barrier();
   }
 
-  // to = 1 / sum
+  // to = 1 / sum. The barrier within also orders what was computed before.
   __aicore__ inline void Invert(Floats to, Floats sum, int32_t rows) {
     AscendC::Duplicate(to, 1.0f, rows * kPerBlock);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
     AscendC::Div(to, to, sum, rows * kPerBlock);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
   }
 
   __aicore__ inline void Normalise(const Unit& unit, const ScoreSet& set, Floats scores) {
     AscendC::Maxs(Small(kSum), Small(kSum), kTiniest, set.rows * kPerBlock);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
     if (args_.lse != 0) {
       AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kStoreEvent);
       log_sum_exp(Small(kLse), Small(kTop), Small(kSum), Small(kTemp), factor_, set.rows);
@@ -331,7 +329,7 @@ class Vector {
     Invert(Small(kTemp), Small(kSum), set.rows);
     row_scalar(RowOp::kMul, scores, set.width, scores, set.width, Small(kTemp), set.rows,
                set.width);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
   }
 
   // The last item of a unit has been added: normalised values stay in the accumulator, the LSE in
@@ -340,10 +338,8 @@ class Vector {
     const int32_t dim = args_.head_dim;
     const Floats sum = Sum(item, local), values = Accumulator()[local * dim];
     AscendC::Maxs(sum, sum, kTiniest, rows * kPerBlock);
-    vector_barrier();
     Invert(Small(kTemp), sum, rows);
     row_scalar(RowOp::kMul, values, dim, values, dim, Small(kTemp), rows, dim);
-    vector_barrier();
     AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kStoreEvent);
     log_sum_exp(Small(kLse), Maximum(item, local), sum, Small(kTemp), factor_, rows);
   }
@@ -481,12 +477,12 @@ class Vector {
     const Floats top = Small(kTop), sum = Small(kSum), weight = Small(kTemp), total = Combined();
     AscendC::WaitFlag<AscendC::HardEvent::MTE3_V>(kStoreEvent);
     AscendC::Duplicate(top, kLowest, count);
-    vector_barrier();
+    AscendC::PipeBarrier<PIPE_V>();
     for (int32_t part = 0; part < parts.count; ++part) {
       const int32_t in = in_count_++ % Layout::kSlots;
       LoadPart(parts, part, row, rows, dim, kPerBlock, in);
       AscendC::Max(top, top, In(in), count);
-      vector_barrier();
+      AscendC::PipeBarrier<PIPE_V>();
       AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(in);
     }
     for (int32_t part = 0; part < parts.count; ++part) {
@@ -494,26 +490,24 @@ class Vector {
       LoadPart(parts, part, row, rows, 0, length, in);
       AscendC::Sub(weight, In(in)[dim], top, static_cast<uint64_t>(kPerBlock), rows,
                    AscendC::BinaryRepeatParams(1, 1, 1, 1, length / kPerBlock, 1));
-      vector_barrier();
+      AscendC::PipeBarrier<PIPE_V>();
       AscendC::Exp(weight, weight, count);
-      vector_barrier();
+      AscendC::PipeBarrier<PIPE_V>();
       if (part == 0) {
         AscendC::DataCopy(sum, weight, count);
         row_scalar(RowOp::kMul, total, dim, In(in), length, weight, rows, dim);
       } else {
         AscendC::Add(sum, sum, weight, count);
         row_scalar(RowOp::kMul, In(in), length, In(in), length, weight, rows, dim);
-        vector_barrier();
+        AscendC::PipeBarrier<PIPE_V>();
         add_rows(total, dim, In(in), length, rows, dim);
       }
-      vector_barrier();
+      AscendC::PipeBarrier<PIPE_V>();
       AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(in);
     }
     AscendC::Maxs(sum, sum, kTiniest, count);
-    vector_barrier();
     Invert(weight, sum, rows);
     row_scalar(RowOp::kMul, total, dim, total, dim, weight, rows, dim);
-    vector_barrier();
     log_sum_exp(Small(kLse), top, sum, weight, 1.0f, rows);
   }
 
