@@ -10,6 +10,7 @@ import torch
 
 from tests.ascend import emulator
 
+ELEMENTS = 2048  # of every buffer
 NUMPY = {"half": np.float16, "float": np.float32, "int32": np.int32, "int16": np.int16}
 
 
@@ -104,3 +105,10 @@ def expected(
     with np.errstate(all="ignore"):
         result[to] = function(before[to], *taken)
     return result
+
+
+def numbers(rng: np.random.Generator, kind: str, positive: bool = False) -> np.ndarray:
+    if kind.startswith("int"):
+        return rng.integers(-100, 100, ELEMENTS).astype(NUMPY[kind])
+    values = rng.standard_normal(ELEMENTS) * 2
+    return (np.abs(values) + 0.1 if positive else values).astype(NUMPY[kind])
