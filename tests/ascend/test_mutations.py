@@ -4,6 +4,7 @@ import pytest
 
 from tests.ascend.mutations import SUITES, Tally, run_suite
 
+QUICK = ("smooth_gemm", "smooth_gemm_int8", "kv_write", "block_copy")  # 8 s together
 MUST_ALL = ("one side of a flag", "one side of a cross-core flag", "cross-core pair")
 
 
@@ -14,13 +15,14 @@ def check(tallies: dict[str, Tally]) -> None:
         assert tally.caught >= least * tally.total, (kind, missed)
 
 
-def test_block_copy() -> None:
-    tallies = run_suite(SUITES["block_copy"]())
+@pytest.mark.parametrize("kernel", QUICK)
+def test_kernels(kernel: str) -> None:
+    tallies = run_suite(SUITES[kernel]())
     assert {"one side of a flag", "flag pair", "bound"} <= set(tallies)
     check(tallies)
 
 
 @pytest.mark.ascend_full
-@pytest.mark.parametrize("kernel", [name for name in SUITES if name != "block_copy"])
-def test_other_kernels(kernel: str) -> None:
+@pytest.mark.parametrize("kernel", [name for name in SUITES if name not in QUICK])
+def test_slower_kernels(kernel: str) -> None:
     check(run_suite(SUITES[kernel]()))

@@ -15,8 +15,8 @@
 #include "ascendc/arch.h"
 #include "ascendc/bound.h"
 #include "ascendc/kernel/gemm_walk.h"
-#include "ascendc/kernel/smooth_gemm.h"
 #include "ascendc/kernel/smooth_gemm_params.h"
+#include "ascendc/kernel/smooth_gemm_types.h"
 #include "ascendc/tile/global_ub.h"
 #include "kernel_operator.h"
 
