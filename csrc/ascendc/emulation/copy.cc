@@ -164,6 +164,44 @@ Op issuing_within(Site site, const Local& dst, const Local& src, uint64_t& unit)
                  static_cast<int64_t>(dst.buffer));
 }
 
+// One matrix of ND2NZ: rows of `dValue` elements become columns of 32-byte blocks, whose last block
+// is filled with zeros.
+void copy_matrix(Op& run, const Local& dst, const Global& src, const Nd2NzParams& p, uint64_t i) {
+  const uint64_t size = size_of(dst.type);
+  const uint64_t row_bytes = p.dValue * size;
+  const uint64_t columns = (row_bytes + unit_bytes - 1) / unit_bytes;
+  const uint64_t start = i * p.dstNzMatrixStride * size;
+  const uint64_t extent = p.nValue == 0 ? 0 : ((p.nValue - 1ull) * p.dstNzNStride + 1) * unit_bytes;
+  for (uint64_t j = 0; j < columns && extent > 0; ++j) {
+    const Span column = local_span(run, dst, start + j * p.dstNzC0Stride * unit_bytes, extent);
+    if (p.dstNzNStride == 1) {
+      touch(run, column, extent, true);
+      continue;
+    }
+    for (uint64_t n = 0; n < p.nValue; ++n) {
+      touch(run, {column.memory, column.offset + n * p.dstNzNStride * unit_bytes}, unit_bytes,
+            true);
+    }
+  }
+  for (uint64_t n = 0; n < p.nValue; ++n) {
+    const uint64_t row = (i * p.srcNdMatrixStride + n * p.srcDValue) * size;
+    const Span from = global_span(run, src.address + row, row_bytes);
+    touch(run, from, row_bytes, false);
+    const bool known = bits_all(from.memory->written, from.offset, row_bytes);
+    for (uint64_t j = 0; j < columns; ++j) {
+      const uint64_t block = j * p.dstNzC0Stride + n * p.dstNzNStride;
+      const Span to = local_span(run, dst, start + block * unit_bytes, unit_bytes);
+      const uint64_t bytes = std::min(unit_bytes, row_bytes - j * unit_bytes);
+      std::memcpy(to.data(), from.data() + j * unit_bytes, bytes);
+      std::memset(to.data() + bytes, 0, unit_bytes - bytes);
+      if (known)
+        continue;
+      bits_copy(to.memory->written, to.offset, from.memory->written, from.offset + j * unit_bytes,
+                bytes);
+    }
+  }
+}
+
 // Marks bytes as holding nothing that was written.
 void forget(const Op& op, const Span& span, uint64_t bytes) {
   touch(op, span, bytes, true);
@@ -290,27 +328,9 @@ void data_copy(Site site, Local dst, Global src, const Nd2NzParams& p) {
   require(op, p.dstNzMatrixStride * size_of(dst.type) % unit_bytes == 0,
           "dstNzMatrixStride whole blocks; elements", p.dstNzMatrixStride);
   enqueue(op, [dst, src, p](Op& run) {
-    const uint64_t size = size_of(dst.type);
-    const uint64_t row_bytes = p.dValue * size;
-    const uint64_t columns = (row_bytes + unit_bytes - 1) / unit_bytes;
-    for (uint64_t i = 0; i < p.ndNum; ++i) {
-      const uint64_t start = i * p.dstNzMatrixStride * size;
-      for (uint64_t n = 0; n < p.nValue; ++n) {
-        const uint64_t row = (i * p.srcNdMatrixStride + n * p.srcDValue) * size;
-        const Span from = global_span(run, src.address + row, row_bytes);
-        touch(run, from, row_bytes, false);
-        for (uint64_t j = 0; j < columns; ++j) {
-          const uint64_t to = start + (j * p.dstNzC0Stride + n * p.dstNzNStride) * unit_bytes;
-          const Span target = local_span(run, dst, to, unit_bytes);
-          const uint64_t bytes = std::min(unit_bytes, row_bytes - j * unit_bytes);
-          touch(run, target, unit_bytes, true);
-          bits_copy(target.memory->written, target.offset, from.memory->written,
-                    from.offset + j * unit_bytes, bytes);
-          std::memcpy(target.data(), from.data() + j * unit_bytes, bytes);
-          std::memset(target.data() + bytes, 0, unit_bytes - bytes);
-        }
-      }
-    }
+    const uint64_t row_bytes = p.dValue * size_of(dst.type);
+    for (uint64_t i = 0; i < p.ndNum; ++i)
+      copy_matrix(run, dst, src, p, i);
     count(*run.core, "mte2.bytes", p.ndNum * p.nValue * row_bytes);
     count(*run.core, "mte2.transfers", 1);
   });

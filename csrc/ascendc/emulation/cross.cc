@@ -27,8 +27,7 @@ void require_mixed(const Op& op) {
   const KernelMetaType type = active->options->type;
   require(op, type != KERNEL_TYPE_AIC_ONLY && type != KERNEL_TYPE_AIV_ONLY,
           "a mixed launch (KERNEL_TYPE_MIX_*) for cross-core synchronisation; type", type);
-  require(op, op.core->synced || type == KERNEL_TYPE_MIX_AIV_1_0 || type == KERNEL_TYPE_MIX_AIC_1_0,
-          "SetSyncBaseAddr before the first cross-core synchronisation", 0);
+  require(op, op.core->synced, "SetSyncBaseAddr before the first cross-core synchronisation", 0);
 }
 
 void require_resident(const Op& op) {
@@ -120,8 +119,7 @@ void cross_core_set(Site site, uint8_t mode, pipe_t pipe, uint16_t id) {
   entry.mode = mode;
   entry.number = id;
   entry.site = where;
-  entry.neutral = active->sites[where].action == static_cast<int>(Mutation::neutral);
-  if (entry.neutral) {
+  if (active->sites[where].action == static_cast<int>(Mutation::neutral)) {
     gather_set(core, mode, id, {nullptr, where});
     return;
   }

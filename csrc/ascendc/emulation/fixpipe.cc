@@ -182,7 +182,8 @@ Out checked(const Op& op, Type to, const Local& src, const Local* scale, const F
   require(op, p.nSize % (p.isChannelSplit ? 8 : 16) == 0,
           "nSize a multiple of 16 (8 with isChannelSplit)", p.nSize);
   require(op, !nd || p.mSize <= 8192, "mSize 0..8192 for NZ2ND", p.mSize);
-  require(op, p.srcStride >= p.mSize || p.nSize <= 16, "srcStride of at least mSize", p.srcStride);
+  require(op, p.nSize <= 16 || (p.srcStride >= p.mSize && p.srcStride % 16 == 0),
+          "srcStride a multiple of 16 of at least mSize", p.srcStride);
   require(op, p.dstStride >= 1, "dstStride of at least 1", p.dstStride);
   require(op, !nd || p.ndNum >= 1, "ndNum of at least 1", p.ndNum);
   require(op, !nd || p.ndNum == 1 || (p.srcNdStride >= 1 && p.srcNdStride <= 512),

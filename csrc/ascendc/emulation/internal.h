@@ -99,7 +99,6 @@ struct Entry {
   uint64_t number = 0;
   uint32_t site = 0;
   uint8_t mode = 0;
-  bool neutral = false;
 };
 
 struct Mmadding {

@@ -9,7 +9,7 @@ using AscendC::HardEvent;
 
 namespace {
 
-constexpr uint64_t call_limit = 50'000'000;
+constexpr uint64_t call_limit = 20'000'000;
 
 bool has_pipe(const Core& core, Pipe pipe) {
   if (pipe == pipe_mte2 || pipe == pipe_mte3 || pipe == pipe_s)
@@ -110,7 +110,7 @@ Op issuing(Site site, const char* api, Pipe pipe) {
   Op op{&core, pipe, api, site};
   // A program that a mutation keeps from ending is stopped, not waited for.
   if (++core.calls > call_limit && !active->stopping) {
-    fail(op, "a program of at most 50 million calls", call_limit);
+    fail(op, "a program of at most 20 million calls", call_limit);
   }
   if (!has_pipe(core, pipe) && !active->stopping) {
     fail(op,
@@ -193,7 +193,7 @@ bool run_head(Core& core, Pipe pipe) {
         core.mmads.clear();
       break;
     case Entry::cross_set: {
-      Token token{entry.neutral ? nullptr : published(core, pipe), entry.site};
+      const Token token{published(core, pipe), entry.site};
       gather_set(core, entry.mode, static_cast<uint16_t>(entry.number), token);
       break;
     }

@@ -148,21 +148,21 @@ void whole_reduce(Site site, const char* api, Reduce what, Local dst, Local src,
   const uint64_t size = size_of(src.type);
   const Active lanes_on = resolve(op, lanes, size);
   const Operand source = source_of(op, src, src_block_stride, src_repeat_stride);
-  require_operand(op, {dst, 1, 1, true}, static_cast<uint32_t>(size));
+  const bool paired = order != ReduceOrder::ORDER_ONLY_VALUE;
+  require_operand(op, {dst, 1, 1, true}, static_cast<uint32_t>(paired ? 2 * size : size));
   require(op, order != ReduceOrder::ORDER_ONLY_INDEX, "an order with the value",
           static_cast<int64_t>(order));
   require(op, dst_repeat_stride >= 0 && dst_repeat_stride <= 65535, "dstRepStride 0..65535",
           dst_repeat_stride);
   enqueue(op, [=](Op& run) {
-    const bool pair = order != ReduceOrder::ORDER_ONLY_VALUE;
-    const uint64_t step = static_cast<uint64_t>(dst_repeat_stride) * size * (pair ? 2 : 1);
+    const uint64_t step = static_cast<uint64_t>(dst_repeat_stride) * size * (paired ? 2 : 1);
     std::vector<Value> values;
     for (uint64_t r = 0; r < lanes_on.repeats; ++r) {
       gather_repeat(run, lanes_on, source, r, 0, lanes_on.per_repeat, values);
       const Value best = reduce_values(what, src.type, values);
       const bool value_first = order != ReduceOrder::ORDER_INDEX_VALUE;
       put_at(run, dst, r * step + (value_first ? 0 : size), best.value);
-      if (pair)
+      if (paired)
         put_index(run, dst, r * step + (value_first ? size : 0), best.index);
     }
     count_repeats(run, src.type, lanes_on.repeats);

@@ -198,8 +198,9 @@ Report launch(const Options& options, const std::function<void()>& kernel) {
     make_cores(state);
     schedule();
   } catch (const Stopped&) {
-    unwind_programs();
   }
+  if (state.stopping)
+    unwind_programs();
   state.report.ok = !state.stopping;
   collect(state);
   release_memory(state);

@@ -7,9 +7,10 @@ namespace emu = xyserve::emulation;
 
 namespace {
 
-template <typename T> GlobalTensor<T> global(void *at) {
+template <typename T>
+GlobalTensor<T> global(void* at) {
   GlobalTensor<T> result;
-  result.SetGlobalBuffer((__gm__ T *)at);
+  result.SetGlobalBuffer((__gm__ T*)at);
   return result;
 }
 
@@ -21,7 +22,7 @@ constexpr int32_t up(int32_t value, int32_t unit) {
 // transpose. n: m, n, k, mode (0 plain, 1 bias, 2 twice in one tile),
 // transposed B, quant, NZ output, relu.
 template <typename T, typename C, typename Out>
-void matmul(void *const *t, const int64_t *n_) {
+void matmul(void* const* t, const int64_t* n_) {
   constexpr int32_t c0 = 32 / sizeof(T);
   const int32_t m = n_[0], n = n_[1], k = n_[2], mode = n_[3];
   const bool transposed = n_[4] != 0, nz = n_[6] != 0;
@@ -55,8 +56,7 @@ void matmul(void *const *t, const int64_t *n_) {
              LoadData2DParams(0, depth / c0, rows / 16, 0, 0, false, 0));
   }
   if (!transposed) {
-    LoadData(b2, b1,
-             LoadData2DParams(0, wide / 16 * (depth / c0), 1, 0, 0, false, 0));
+    LoadData(b2, b1, LoadData2DParams(0, wide / 16 * (depth / c0), 1, 0, 0, false, 0));
   } else if constexpr (sizeof(T) == 2) {
     // Columns of V's NZ tile are the N fractals: one load per row of fractals
     // along k.
@@ -70,8 +70,7 @@ void matmul(void *const *t, const int64_t *n_) {
     const int32_t side = sizeof(T) == 1 ? 32 : 16;
     for (int32_t i = 0; i < tall / side; ++i) {
       LoadDataWithTranspose(b2[i * side * up(wide, side)], b1[i * side * c0],
-                            LoadData2dTransposeParams(0, up(wide, side) / side,
-                                                      tall / side, 1, 0));
+                            LoadData2dTransposeParams(0, up(wide, side) / side, tall / side, 1, 0));
     }
   }
   if (mode == 1)
@@ -94,8 +93,7 @@ void matmul(void *const *t, const int64_t *n_) {
   }
   SetFlag<HardEvent::M_FIX>(2);
   WaitFlag<HardEvent::M_FIX>(2);
-  FixpipeParamsV220 fix(n, m, rows, nz ? rows * 16 * sizeof(Out) / 32 : n,
-                        n_[7] != 0);
+  FixpipeParamsV220 fix(n, m, rows, nz ? rows * 16 * sizeof(Out) / 32 : n, n_[7] != 0);
   if (nz && sizeof(Out) == 1)
     fix.dstStride = rows;
   fix.quantPre = quant;
@@ -114,7 +112,7 @@ void matmul(void *const *t, const int64_t *n_) {
 }
 
 // One row times B[n][k] in the GEMV form: A in L0A is a plain row.
-void gemv(void *const *t, const int64_t *n_) {
+void gemv(void* const* t, const int64_t* n_) {
   const int32_t n = n_[0], k = n_[1];
   LocalTensor<half> a1(TPosition::A1, 0, up(k, 256));
   LocalTensor<half> b1(TPosition::B1, 256 * 1024, n * k);
@@ -136,12 +134,11 @@ void gemv(void *const *t, const int64_t *n_) {
   Fixpipe(global<float>(t[2]), c1, FixpipeParamsV220(n, 1, 16, n, false));
 }
 
-} // namespace
+}  // namespace
 
-#define ENTRY(name, call)                                                      \
-  extern "C" const char *name(const emu::CLaunch *l, void *const *t,           \
-                              const int64_t *n) {                              \
-    return emu::run(l, [=] { call; });                                         \
+#define ENTRY(name, call)                                                                \
+  extern "C" const char* name(const emu::CLaunch* l, void* const* t, const int64_t* n) { \
+    return emu::run(l, [=] { call; });                                                   \
   }
 ENTRY(matmul_half, (matmul<half, float, float>(t, n)))
 ENTRY(matmul_half_half, (matmul<half, float, half>(t, n)))

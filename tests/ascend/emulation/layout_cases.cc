@@ -7,9 +7,10 @@ namespace emu = xyserve::emulation;
 
 namespace {
 
-template <typename T> GlobalTensor<T> global(void *at) {
+template <typename T>
+GlobalTensor<T> global(void* at) {
   GlobalTensor<T> result;
-  result.SetGlobalBuffer((__gm__ T *)at);
+  result.SetGlobalBuffer((__gm__ T*)at);
   return result;
 }
 
@@ -24,7 +25,7 @@ MmadParams product(uint16_t m, uint16_t n, uint16_t k) {
 // A is the constant n[1] that InitConstValue puts into L0A; B comes as fractals
 // straight from global memory into L0B. Two products of 16 x 16, 16 columns
 // apart in L0C, leave as ND matrices.
-void constants(void *const *t, const int64_t *n) {
+void constants(void* const* t, const int64_t* n) {
   LocalTensor<half> a(TPosition::A2, 0, 256), b(TPosition::B2, 0, 512);
   LocalTensor<float> c(TPosition::CO1, 0, 512);
   InitConstValue(a, InitConstValueParams<half>(1, 1, 0, (half)(float)n[1]));
@@ -42,7 +43,7 @@ void constants(void *const *t, const int64_t *n) {
 
 // float: B is [k][n] as fractals of 16 x 8 in ZZ order, which the transposing
 // load turns.
-void transposed_float(void *const *t, const int64_t *n) {
+void transposed_float(void* const* t, const int64_t* n) {
   (void)n;
   LocalTensor<float> a1(TPosition::A1, 0, 256), b1(TPosition::B1, 65536, 512);
   LocalTensor<float> a2(TPosition::A2, 0, 256), b2(TPosition::B2, 0, 512);
@@ -61,7 +62,7 @@ void transposed_float(void *const *t, const int64_t *n) {
 }
 
 // (A * B) as half back in L1, then times B again.
-void through_l1(void *const *t, const int64_t *n) {
+void through_l1(void* const* t, const int64_t* n) {
   (void)n;
   LocalTensor<half> a1(TPosition::A1, 0, 1024), b1(TPosition::B1, 65536, 1024);
   LocalTensor<half> p1(TPosition::A1, 131072, 1024);
@@ -74,8 +75,7 @@ void through_l1(void *const *t, const int64_t *n) {
   for (int pass = 0; pass < 2; ++pass) {
     const LocalTensor<half> left = pass == 0 ? a1 : p1;
     for (int i = 0; i < 2; ++i) {
-      LoadData(a2[i * 512], left[i * 256],
-               LoadData2DParams(0, 2, 2, 0, 0, false, 0));
+      LoadData(a2[i * 512], left[i * 256], LoadData2DParams(0, 2, 2, 0, 0, false, 0));
     }
     SetFlag<HardEvent::MTE1_M>(0);
     WaitFlag<HardEvent::MTE1_M>(0);
@@ -100,12 +100,11 @@ void through_l1(void *const *t, const int64_t *n) {
   }
 }
 
-} // namespace
+}  // namespace
 
-#define ENTRY(name, call)                                                      \
-  extern "C" const char *name(const emu::CLaunch *l, void *const *t,           \
-                              const int64_t *n) {                              \
-    return emu::run(l, [=] { call; });                                         \
+#define ENTRY(name, call)                                                                \
+  extern "C" const char* name(const emu::CLaunch* l, void* const* t, const int64_t* n) { \
+    return emu::run(l, [=] { call; });                                                   \
   }
 ENTRY(layout_constants, constants(t, n))
 ENTRY(layout_transposed_float, transposed_float(t, n))

@@ -8,28 +8,27 @@ namespace emu = xyserve::emulation;
 
 namespace {
 
-template <typename T> GlobalTensor<T> global(void *at) {
+template <typename T>
+GlobalTensor<T> global(void* at) {
   GlobalTensor<T> result;
-  result.SetGlobalBuffer((__gm__ T *)at);
+  result.SetGlobalBuffer((__gm__ T*)at);
   return result;
 }
 
-constexpr uint16_t side = 32; // a tile is side x side
+constexpr uint16_t side = 32;  // a tile is side x side
 constexpr uint16_t full = 0, empty = 1;
 
 // The cube core multiplies tile after tile with B into two slots of a
 // workspace.
 __aicore__ void produce(GM_ADDR a, GM_ADDR b, GM_ADDR work, int64_t tiles) {
   GlobalTensor<half> in = global<half>(a)[GetBlockIdx() * tiles * side * side];
-  GlobalTensor<float> slots =
-      global<float>(work)[GetBlockIdx() * 2 * side * side];
+  GlobalTensor<float> slots = global<float>(work)[GetBlockIdx() * 2 * side * side];
   LocalTensor<half> a1(TPosition::A1, 0, 2 * side * side);
   LocalTensor<half> b1(TPosition::B1, 128 * 1024, side * side);
   LocalTensor<half> a2(TPosition::A2, 0, side * side);
   LocalTensor<half> b2(TPosition::B2, 0, side * side);
   LocalTensor<float> c(TPosition::CO1, 0, side * side);
-  DataCopy(b1, global<half>(b),
-           Nd2NzParams(1, side, side, 0, side, side, 1, 0));
+  DataCopy(b1, global<half>(b), Nd2NzParams(1, side, side, 0, side, side, 1, 0));
   SetFlag<HardEvent::MTE2_MTE1>(2);
   WaitFlag<HardEvent::MTE2_MTE1>(2);
   LoadData(b2, b1, LoadData2DParams(0, 4, 1, 0, 0, false, 0));
@@ -41,8 +40,7 @@ __aicore__ void produce(GM_ADDR a, GM_ADDR b, GM_ADDR work, int64_t tiles) {
     const int32_t slot = i % 2;
     LocalTensor<half> now = a1[slot * side * side];
     WaitFlag<HardEvent::MTE1_MTE2>(slot);
-    DataCopy(now, in[i * side * side],
-             Nd2NzParams(1, side, side, 0, side, side, 1, 0));
+    DataCopy(now, in[i * side * side], Nd2NzParams(1, side, side, 0, side, side, 1, 0));
     SetFlag<HardEvent::MTE2_MTE1>(slot);
     WaitFlag<HardEvent::MTE2_MTE1>(slot);
     WaitFlag<HardEvent::M_MTE1>(0);
@@ -60,8 +58,7 @@ __aicore__ void produce(GM_ADDR a, GM_ADDR b, GM_ADDR work, int64_t tiles) {
     WaitFlag<HardEvent::M_FIX>(0);
     if (i >= 2)
       CrossCoreWaitFlag(empty);
-    Fixpipe(slots[slot * side * side], c,
-            FixpipeParamsV220(side, side, side, side, false));
+    Fixpipe(slots[slot * side * side], c, FixpipeParamsV220(side, side, side, side, false));
     SetFlag<HardEvent::FIX_M>(0);
     CrossCoreSetFlag<2, PIPE_FIX>(full);
   }
@@ -79,11 +76,9 @@ __aicore__ void consume(GM_ADDR work, GM_ADDR z, int64_t tiles) {
   const int64_t block = GetBlockIdx() / 2, rows = side / 2;
   const int64_t own = GetSubBlockIdx() * rows * side;
   const uint32_t count = rows * side;
-  GlobalTensor<float> slots =
-      global<float>(work)[block * 2 * side * side + own];
+  GlobalTensor<float> slots = global<float>(work)[block * 2 * side * side + own];
   GlobalTensor<float> out = global<float>(z)[block * tiles * side * side + own];
-  LocalTensor<float> in(TPosition::VECIN, 0, count),
-      sum(TPosition::VECOUT, 8192, count);
+  LocalTensor<float> in(TPosition::VECIN, 0, count), sum(TPosition::VECOUT, 8192, count);
   SetFlag<HardEvent::V_MTE2>(0);
   SetFlag<HardEvent::MTE3_V>(0);
   for (int64_t i = 0; i < tiles; ++i) {
@@ -106,8 +101,8 @@ __aicore__ void consume(GM_ADDR work, GM_ADDR z, int64_t tiles) {
   WaitFlag<HardEvent::MTE3_V>(0);
 }
 
-__aicore__ void pipeline(uint64_t sync, GM_ADDR a, GM_ADDR b, GM_ADDR work,
-                         GM_ADDR z, int64_t tiles) {
+__aicore__ void pipeline(uint64_t sync, GM_ADDR a, GM_ADDR b, GM_ADDR work, GM_ADDR z,
+                         int64_t tiles) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_MIX_AIC_1_2);
   SetSyncBaseAddr(sync);
   if ASCEND_IS_AIC {
@@ -120,8 +115,7 @@ __aicore__ void pipeline(uint64_t sync, GM_ADDR a, GM_ADDR b, GM_ADDR work,
 // Every core writes its number, waits for all by `how`, then reads its right
 // neighbour's.
 __aicore__ void neighbours(GM_ADDR work, GM_ADDR z, int64_t how) {
-  if (how != 2)
-    SetSyncBaseAddr(emu::sync_base_address());
+  SetSyncBaseAddr(emu::sync_base_address());
   if ASCEND_IS_AIC {
     if (how == 1)
       SyncAll<false>();
@@ -170,15 +164,13 @@ __aicore__ void redundant(GM_ADDR x, GM_ADDR z) {
   DataCopy(global<float>(z), tile, 64);
 }
 
-} // namespace
+}  // namespace
 
-#define ENTRY(name, call)                                                      \
-  extern "C" const char *name(const emu::CLaunch *l, void *const *t,           \
-                              const int64_t *n) {                              \
-    return emu::run(l, [=] { call; });                                         \
+#define ENTRY(name, call)                                                                \
+  extern "C" const char* name(const emu::CLaunch* l, void* const* t, const int64_t* n) { \
+    return emu::run(l, [=] { call; });                                                   \
   }
-ENTRY(sync_pipeline,
-      pipeline(emu::sync_base_address(), (GM_ADDR)t[0], (GM_ADDR)t[1],
-               (GM_ADDR)t[2], (GM_ADDR)t[3], n[0]))
+ENTRY(sync_pipeline, pipeline(emu::sync_base_address(), (GM_ADDR)t[0], (GM_ADDR)t[1], (GM_ADDR)t[2],
+                              (GM_ADDR)t[3], n[0]))
 ENTRY(sync_neighbours, neighbours((GM_ADDR)t[0], (GM_ADDR)t[1], n[0]))
 ENTRY(sync_redundant, (void)n; redundant((GM_ADDR)t[0], (GM_ADDR)t[1]))

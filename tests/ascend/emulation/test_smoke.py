@@ -47,3 +47,28 @@ def test_matmul(library: emulator.Library, order: emulator.Schedule) -> None:
     assert report.ok, report.message
     torch.testing.assert_close(c.data, a.float() @ b.float().T, rtol=1e-5, atol=1e-4)
     assert report.count("mmad.cycles") == 3 * 3 * 4
+
+
+@pytest.mark.parametrize("order", [emulator.EAGER, emulator.random_order(0)], ids=str)
+def test_more_blocks_than_cores(library: emulator.Library, order: emulator.Schedule) -> None:
+    x, y = torch.randn(2, 16 * 128, dtype=torch.float16).unbind()
+    z = emulator.output((16 * 128,), torch.float16)
+    tensors = [emulator.constant(x), emulator.constant(y), z]
+    # One cube core has two vector cores: the blocks run in turns.
+    report = library.launch("smoke_add", tensors, [128], blocks=16, cores=1, schedule=order)
+    assert report.ok, report.message
+    assert torch.equal(z.data, x + y)
+
+
+def test_failures_reproduce(library: emulator.Library) -> None:
+    x = torch.randn(1024, dtype=torch.float16)
+    z = emulator.output((512,), torch.float16)
+    tensors = [emulator.constant(x), emulator.constant(x.clone()), z]
+    messages = {
+        library.launch(
+            "smoke_add", tensors, [512], blocks=2, schedule=emulator.random_order(7)
+        ).message
+        for _ in range(3)
+    }
+    assert len(messages) == 1
+    assert "global memory within a tensor" in messages.pop()

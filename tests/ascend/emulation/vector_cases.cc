@@ -8,27 +8,27 @@ namespace emu = xyserve::emulation;
 
 namespace {
 
-constexpr uint32_t slot =
-    32 * 1024; // bytes of each of up to four buffers in UB
+constexpr uint32_t slot = 32 * 1024;  // bytes of each of up to four buffers in UB
 
-template <typename T> LocalTensor<T> buffer(uint32_t index, uint32_t elements) {
+template <typename T>
+LocalTensor<T> buffer(uint32_t index, uint32_t elements) {
   return LocalTensor<T>(TPosition::VECCALC, index * slot, elements);
 }
 
 template <typename T>
-LocalTensor<T> loaded(uint32_t index, void *from, uint32_t elements) {
+LocalTensor<T> loaded(uint32_t index, void* from, uint32_t elements) {
   GlobalTensor<T> global;
-  global.SetGlobalBuffer((__gm__ T *)from);
+  global.SetGlobalBuffer((__gm__ T*)from);
   LocalTensor<T> local = buffer<T>(index, elements);
   DataCopy(local, global, elements);
   return local;
 }
 
 template <typename T>
-void stored(void *to, LocalTensor<T> from, uint32_t elements) {
+void stored(void* to, LocalTensor<T> from, uint32_t elements) {
   PipeBarrier<PIPE_ALL>();
   GlobalTensor<T> global;
-  global.SetGlobalBuffer((__gm__ T *)to);
+  global.SetGlobalBuffer((__gm__ T*)to);
   DataCopy(global, from, elements);
 }
 
@@ -41,90 +41,95 @@ struct Call {
   uint8_t repeat;
   int64_t stride[6];
 
-  explicit Call(const int64_t *n)
-      : elements(n[0]), op(n[1]), form(n[2]), count(n[3]),
-        bits{(uint64_t)n[4], (uint64_t)n[5]}, repeat(n[6]),
+  explicit Call(const int64_t* n)
+      : elements(n[0]),
+        op(n[1]),
+        form(n[2]),
+        count(n[3]),
+        bits{(uint64_t)n[4], (uint64_t)n[5]},
+        repeat(n[6]),
         stride{n[7], n[8], n[9], n[10], n[11], n[12]} {}
   BinaryRepeatParams binary() const {
-    return BinaryRepeatParams(stride[0], stride[1], stride[2], stride[3],
-                              stride[4], stride[5]);
+    return BinaryRepeatParams(stride[0], stride[1], stride[2], stride[3], stride[4], stride[5]);
   }
   UnaryRepeatParams unary() const {
     return UnaryRepeatParams(stride[0], stride[1], stride[3], stride[4]);
   }
 };
 
-#define FORMS(Name, params, ...)                                               \
-  {                                                                            \
-    if (c.form == 0)                                                           \
-      Name(__VA_ARGS__, (int32_t)c.count);                                     \
-    if (c.form == 1)                                                           \
-      Name(__VA_ARGS__, (uint64_t)c.count, c.repeat, params);                  \
-    if (c.form == 2)                                                           \
-      Name(__VA_ARGS__, c.bits, c.repeat, params);                             \
-    break;                                                                     \
+#define FORMS(Name, params, ...)                              \
+  {                                                           \
+    if (c.form == 0)                                          \
+      Name(__VA_ARGS__, (int32_t)c.count);                    \
+    if (c.form == 1)                                          \
+      Name(__VA_ARGS__, (uint64_t)c.count, c.repeat, params); \
+    if (c.form == 2)                                          \
+      Name(__VA_ARGS__, c.bits, c.repeat, params);            \
+    break;                                                    \
   }
 
-template <typename T> void binary(void *const *t, const Call &c) {
+template <typename T>
+void binary(void* const* t, const Call& c) {
   auto a = loaded<T>(0, t[0], c.elements);
   auto b = loaded<T>(1, t[1], c.elements);
   auto d = loaded<T>(2, t[2], c.elements);
   PipeBarrier<PIPE_ALL>();
   if constexpr (std::is_same_v<T, half> || std::is_same_v<T, float>) {
     switch (c.op) {
-    case 3:
-      FORMS(Div, c.binary(), d, a, b)
-    case 8:
-      FORMS(FusedMulAdd, c.binary(), d, a, b)
-    case 9:
-      FORMS(MulAddDst, c.binary(), d, a, b)
+      case 3:
+        FORMS(Div, c.binary(), d, a, b)
+      case 8:
+        FORMS(FusedMulAdd, c.binary(), d, a, b)
+      case 9:
+        FORMS(MulAddDst, c.binary(), d, a, b)
     }
   }
   if constexpr (std::is_same_v<T, int16_t>) {
     switch (c.op) {
-    case 10:
-      FORMS(And, c.binary(), d, a, b)
-    case 11:
-      FORMS(Or, c.binary(), d, a, b)
+      case 10:
+        FORMS(And, c.binary(), d, a, b)
+      case 11:
+        FORMS(Or, c.binary(), d, a, b)
     }
   }
   switch (c.op) {
-  case 0:
-    FORMS(Add, c.binary(), d, a, b)
-  case 1:
-    FORMS(Sub, c.binary(), d, a, b)
-  case 2:
-    FORMS(Mul, c.binary(), d, a, b)
-  case 4:
-    FORMS(Max, c.binary(), d, a, b)
-  case 5:
-    FORMS(Min, c.binary(), d, a, b)
-  case 6:
-    FORMS(AddRelu, c.binary(), d, a, b)
-  case 7:
-    FORMS(SubRelu, c.binary(), d, a, b)
+    case 0:
+      FORMS(Add, c.binary(), d, a, b)
+    case 1:
+      FORMS(Sub, c.binary(), d, a, b)
+    case 2:
+      FORMS(Mul, c.binary(), d, a, b)
+    case 4:
+      FORMS(Max, c.binary(), d, a, b)
+    case 5:
+      FORMS(Min, c.binary(), d, a, b)
+    case 6:
+      FORMS(AddRelu, c.binary(), d, a, b)
+    case 7:
+      FORMS(SubRelu, c.binary(), d, a, b)
   }
   stored(t[3], d, c.elements);
 }
 
-template <typename T> void unary(void *const *t, const Call &c) {
+template <typename T>
+void unary(void* const* t, const Call& c) {
   auto a = loaded<T>(0, t[0], c.elements);
   auto d = loaded<T>(2, t[2], c.elements);
   PipeBarrier<PIPE_ALL>();
   if constexpr (std::is_same_v<T, half> || std::is_same_v<T, float>) {
     switch (c.op) {
-    case 0:
-      FORMS(Exp, c.unary(), d, a)
-    case 1:
-      FORMS(Ln, c.unary(), d, a)
-    case 2:
-      FORMS(Abs, c.unary(), d, a)
-    case 3:
-      FORMS(Sqrt, c.unary(), d, a)
-    case 4:
-      FORMS(Rsqrt, c.unary(), d, a)
-    case 5:
-      FORMS(Reciprocal, c.unary(), d, a)
+      case 0:
+        FORMS(Exp, c.unary(), d, a)
+      case 1:
+        FORMS(Ln, c.unary(), d, a)
+      case 2:
+        FORMS(Abs, c.unary(), d, a)
+      case 3:
+        FORMS(Sqrt, c.unary(), d, a)
+      case 4:
+        FORMS(Rsqrt, c.unary(), d, a)
+      case 5:
+        FORMS(Reciprocal, c.unary(), d, a)
     }
   }
   if (c.op == 6) {
@@ -140,7 +145,8 @@ template <typename T> void unary(void *const *t, const Call &c) {
   stored(t[3], d, c.elements);
 }
 
-template <typename T> void with_scalar(void *const *t, const Call &c) {
+template <typename T>
+void with_scalar(void* const* t, const Call& c) {
   auto a = loaded<T>(0, t[0], c.elements);
   auto d = loaded<T>(2, t[2], c.elements);
   T s;
@@ -148,31 +154,31 @@ template <typename T> void with_scalar(void *const *t, const Call &c) {
   PipeBarrier<PIPE_ALL>();
   if constexpr (std::is_same_v<T, half> || std::is_same_v<T, float>) {
     switch (c.op) {
-    case 4:
-      FORMS(LeakyRelu, c.unary(), d, a, s)
-    case 5:
-      FORMS(Axpy, c.unary(), d, a, s)
+      case 4:
+        FORMS(LeakyRelu, c.unary(), d, a, s)
+      case 5:
+        FORMS(Axpy, c.unary(), d, a, s)
     }
   } else {
     switch (c.op) {
-    case 6:
-      FORMS(ShiftLeft, c.unary(), d, a, s)
-    case 7:
-      if (c.form == 0)
-        ShiftRight(d, a, s, (int32_t)c.count);
-      if (c.form == 1)
-        ShiftRight(d, a, s, (uint64_t)c.count, c.repeat, c.unary());
+      case 6:
+        FORMS(ShiftLeft, c.unary(), d, a, s)
+      case 7:
+        if (c.form == 0)
+          ShiftRight(d, a, s, (int32_t)c.count);
+        if (c.form == 1)
+          ShiftRight(d, a, s, (uint64_t)c.count, c.repeat, c.unary());
     }
   }
   switch (c.op) {
-  case 0:
-    FORMS(Adds, c.unary(), d, a, s)
-  case 1:
-    FORMS(Muls, c.unary(), d, a, s)
-  case 2:
-    FORMS(Maxs, c.unary(), d, a, s)
-  case 3:
-    FORMS(Mins, c.unary(), d, a, s)
+    case 0:
+      FORMS(Adds, c.unary(), d, a, s)
+    case 1:
+      FORMS(Muls, c.unary(), d, a, s)
+    case 2:
+      FORMS(Maxs, c.unary(), d, a, s)
+    case 3:
+      FORMS(Mins, c.unary(), d, a, s)
   }
   if (c.op == 8) {
     if (c.form == 0)
@@ -183,8 +189,7 @@ template <typename T> void with_scalar(void *const *t, const Call &c) {
       Duplicate(d, s, c.bits, c.repeat, c.stride[0], c.stride[3]);
   }
   if (c.op == 9) {
-    const CopyRepeatParams p(c.stride[0], c.stride[1], c.stride[3],
-                             c.stride[4]);
+    const CopyRepeatParams p(c.stride[0], c.stride[1], c.stride[3], c.stride[4]);
     if (c.form == 1)
       Copy(d, a, (uint64_t)c.count, c.repeat, p);
     if (c.form == 2)
@@ -197,7 +202,7 @@ template <typename T> void with_scalar(void *const *t, const Call &c) {
 
 // n[13]: rounding mode.
 template <typename D, typename S>
-void cast(void *const *t, const Call &c, int64_t mode) {
+void cast(void* const* t, const Call& c, int64_t mode) {
   auto a = loaded<S>(0, t[0], c.elements);
   auto d = loaded<D>(2, t[2], c.elements);
   PipeBarrier<PIPE_ALL>();
@@ -213,53 +218,53 @@ void cast(void *const *t, const Call &c, int64_t mode) {
 // stride[4] source repeats; n[13]: the order of WholeReduce, or whether the
 // index is asked for.
 template <typename T>
-void reduce(void *const *t, const Call &c, int64_t extra) {
+void reduce(void* const* t, const Call& c, int64_t extra) {
   auto a = loaded<T>(0, t[0], c.elements);
   auto d = loaded<T>(2, t[2], c.elements);
   auto scratch = buffer<T>(3, c.elements);
   PipeBarrier<PIPE_ALL>();
   const auto order = static_cast<ReduceOrder>(extra);
   const int32_t to = c.stride[0], block = c.stride[1], repeat = c.stride[4];
-#define WHOLE(Name, ...)                                                       \
-  {                                                                            \
-    if (c.form == 1)                                                           \
-      Name(d, a, (int32_t)c.count, c.repeat, to, block, repeat __VA_ARGS__);   \
-    if (c.form == 2)                                                           \
-      Name(d, a, c.bits, c.repeat, to, block, repeat __VA_ARGS__);             \
-    break;                                                                     \
+#define WHOLE(Name, ...)                                                     \
+  {                                                                          \
+    if (c.form == 1)                                                         \
+      Name(d, a, (int32_t)c.count, c.repeat, to, block, repeat __VA_ARGS__); \
+    if (c.form == 2)                                                         \
+      Name(d, a, c.bits, c.repeat, to, block, repeat __VA_ARGS__);           \
+    break;                                                                   \
   }
-#define BLOCK(Name)                                                            \
-  {                                                                            \
-    if (c.form == 1)                                                           \
-      Name(d, a, c.repeat, (int32_t)c.count, to, block, repeat);               \
-    if (c.form == 2)                                                           \
-      Name(d, a, c.repeat, c.bits, to, block, repeat);                         \
-    break;                                                                     \
+#define BLOCK(Name)                                              \
+  {                                                              \
+    if (c.form == 1)                                             \
+      Name(d, a, c.repeat, (int32_t)c.count, to, block, repeat); \
+    if (c.form == 2)                                             \
+      Name(d, a, c.repeat, c.bits, to, block, repeat);           \
+    break;                                                       \
   }
   switch (c.op) {
-  case 0:
-    WHOLE(WholeReduceMax, , order)
-  case 1:
-    WHOLE(WholeReduceMin, , order)
-  case 2:
-    WHOLE(WholeReduceSum)
-  case 3:
-    BLOCK(BlockReduceMax)
-  case 4:
-    BLOCK(BlockReduceMin)
-  case 5:
-    BLOCK(BlockReduceSum)
-  case 6:
-    BLOCK(PairReduceSum)
-  case 7:
-    ReduceMax(d, a, scratch, (int32_t)c.count, extra != 0);
-    break;
-  case 8:
-    ReduceMin(d, a, scratch, (int32_t)c.count, extra != 0);
-    break;
-  case 9:
-    ReduceSum(d, a, scratch, (int32_t)c.count);
-    break;
+    case 0:
+      WHOLE(WholeReduceMax, , order)
+    case 1:
+      WHOLE(WholeReduceMin, , order)
+    case 2:
+      WHOLE(WholeReduceSum)
+    case 3:
+      BLOCK(BlockReduceMax)
+    case 4:
+      BLOCK(BlockReduceMin)
+    case 5:
+      BLOCK(BlockReduceSum)
+    case 6:
+      BLOCK(PairReduceSum)
+    case 7:
+      ReduceMax(d, a, scratch, (int32_t)c.count, extra != 0);
+      break;
+    case 8:
+      ReduceMin(d, a, scratch, (int32_t)c.count, extra != 0);
+      break;
+    case 9:
+      ReduceSum(d, a, scratch, (int32_t)c.count);
+      break;
   }
   stored(t[3], d, c.elements);
 }
@@ -269,7 +274,7 @@ void reduce(void *const *t, const Call &c, int64_t extra) {
 // fixed, 6 Transpose, 7 Compare to the register and GetCmpMask; n[13] cmp mode
 // or pattern.
 template <typename T>
-void select(void *const *t, const Call &c, int64_t extra) {
+void select(void* const* t, const Call& c, int64_t extra) {
   auto a = loaded<T>(0, t[0], c.elements);
   auto b = loaded<T>(1, t[1], c.elements);
   auto d = loaded<T>(2, t[2], c.elements);
@@ -280,56 +285,54 @@ void select(void *const *t, const Call &c, int64_t extra) {
   T scalar;
   std::memcpy(&scalar, t[1], sizeof(T));
   switch (c.op) {
-  case 0:
-    Compare(bits, a, b, mode, count);
-    PipeBarrier<PIPE_V>();
-    Select(d, bits, a, b, SELMODE::VSEL_TENSOR_TENSOR_MODE, count);
-    break;
-  case 1:
-    CompareScalar(bits, a, scalar, mode, count);
-    PipeBarrier<PIPE_V>();
-    Select(d, bits, a, scalar, SELMODE::VSEL_TENSOR_SCALAR_MODE, count);
-    break;
-  case 2:
-    Compare(d.template ReinterpretCast<uint8_t>(), a, b, mode, (uint64_t)count,
-            c.repeat, c.binary());
-    break;
-  case 3:
-    Brcb(d, a, c.repeat, BrcbRepeatParams(c.stride[0], c.stride[3]));
-    break;
-  case 4:
-    Gather(d, a, b.template ReinterpretCast<uint32_t>(), (uint32_t)extra,
-           count);
-    break;
-  case 5: {
-    uint64_t taken = 0;
-    GatherMask(d, a, (uint8_t)extra, count != 0, count,
-               GatherMaskParams(c.stride[1], c.repeat, c.stride[4], 0), taken);
-    *static_cast<uint64_t *>(t[4]) = taken;
-    break;
-  }
-  case 6:
-    if constexpr (sizeof(T) == 2)
-      Transpose(d, a);
-    break;
-  case 7:
-    Compare(a, b, mode, (uint64_t)count, c.binary());
-    PipeBarrier<PIPE_V>();
-    GetCmpMask(d);
-    break;
+    case 0:
+      Compare(bits, a, b, mode, count);
+      PipeBarrier<PIPE_V>();
+      Select(d, bits, a, b, SELMODE::VSEL_TENSOR_TENSOR_MODE, count);
+      break;
+    case 1:
+      CompareScalar(bits, a, scalar, mode, count);
+      PipeBarrier<PIPE_V>();
+      Select(d, bits, a, scalar, SELMODE::VSEL_TENSOR_SCALAR_MODE, count);
+      break;
+    case 2:
+      Compare(d.template ReinterpretCast<uint8_t>(), a, b, mode, (uint64_t)count, c.repeat,
+              c.binary());
+      break;
+    case 3:
+      Brcb(d, a, c.repeat, BrcbRepeatParams(c.stride[0], c.stride[3]));
+      break;
+    case 4:
+      Gather(d, a, b.template ReinterpretCast<uint32_t>(), (uint32_t)extra, count);
+      break;
+    case 5: {
+      uint64_t taken = 0;
+      GatherMask(d, a, (uint8_t)extra, count != 0, count,
+                 GatherMaskParams(c.stride[1], c.repeat, c.stride[4], 0), taken);
+      *static_cast<uint64_t*>(t[4]) = taken;
+      break;
+    }
+    case 6:
+      if constexpr (sizeof(T) == 2)
+        Transpose(d, a);
+      break;
+    case 7:
+      Compare(a, b, mode, (uint64_t)count, c.binary());
+      PipeBarrier<PIPE_V>();
+      GetCmpMask(d);
+      break;
   }
   stored(t[3], d, c.elements);
 }
 
-} // namespace
+}  // namespace
 
-#define ENTRY(name, call)                                                      \
-  extern "C" const char *name(const emu::CLaunch *l, void *const *t,           \
-                              const int64_t *n) {                              \
-    return emu::run(l, [=] {                                                   \
-      const Call c(n);                                                         \
-      call;                                                                    \
-    });                                                                        \
+#define ENTRY(name, call)                                                                \
+  extern "C" const char* name(const emu::CLaunch* l, void* const* t, const int64_t* n) { \
+    return emu::run(l, [=] {                                                             \
+      const Call c(n);                                                                   \
+      call;                                                                              \
+    });                                                                                  \
   }
 ENTRY(binary_half, binary<half>(t, c))
 ENTRY(binary_float, binary<float>(t, c))
