@@ -85,6 +85,7 @@ def smooth_gemm_cases() -> list[Case]:
         Problem("f16", (300,), 512, 150, bias=True, tuning=(128, 256, 64, 0, 1, 1)),
         Problem("f16", (100,), 512, 150, tuning=(64, 128, 64, 0, 1, 1), cores=1),
         Problem("f16", (3,), 40, 90, tuning=(16, 48, 32, 0, 1, 1), cores=1),
+        Problem("f16", (3,), 40, 41, pad=9, cores=1),
     )
     return [gemm_case(problem) for problem in problems]
 
@@ -98,6 +99,7 @@ def smooth_gemm_int8_cases() -> list[Case]:
         Problem("int8_bf16", (37,), 75, 100, bias=True, tuning=small),
         Problem("int8_f16", (150,), 300, 70, cores=1, tuning=(128, 128, 64, 0, 1, 1)),
         Problem("int8_bf16", (5, 0, 40), 50, 40, bias=True, overshoot=3, tuning=small),
+        Problem("int8_bf16", (128,), 768, 40, bias=True, cores=1, tuning=(128, 256, 0, 0, 1, 1)),
     )
     return [gemm_case(problem) for problem in problems]
 

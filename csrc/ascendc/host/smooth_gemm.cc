@@ -72,6 +72,11 @@ int64_t total_cycles(const GemmArgs& args, int32_t m_tile, int32_t n_tile, int32
   return cycles;
 }
 
+// kernel/gemm_walk.h, cut_columns.
+int32_t least_n_tile(int64_t n) {
+  return n % arch::kFractalRows == 0 ? arch::kFractalRows : 2 * arch::kFractalRows;
+}
+
 struct TilePair {
   int32_t m;
   int32_t n;
@@ -88,7 +93,7 @@ TilePair best_tile(const GemmArgs& args, const GemmTuning& tuning, int32_t num_c
   int64_t least = INT64_MAX;
   for (int32_t height : heights) {
     const int32_t m = tuning.m_tile != 0 ? tuning.m_tile : height;
-    for (int32_t width = columns; width >= 16; width -= 16) {
+    for (int32_t width = columns; width >= least_n_tile(args.n); width -= 16) {
       const int32_t n = tuning.n_tile != 0 ? tuning.n_tile : width;
       const int64_t cycles = total_cycles(args, m, n, num_cores);
       if (height <= rows && cycles < least) {
@@ -160,6 +165,9 @@ CanRun check_tuning(const GemmArgs& args, const GemmTuning& tuning, int32_t num_
               text(tile.n_tile) + " x " + text(tile.k_tile) +
               ": m_tile and n_tile are multiples of 16 up to 128 and 256, and a row of k_tile has "
               "512 bytes at the largest of them");
+  }
+  if (tile.n_tile < least_n_tile(args.n)) {
+    return no("n = " + text(args.n) + " is no multiple of 16, so n_tile must be at least 32");
   }
   if (tile.swizzle_direction < 0 || tile.swizzle_direction > 1 || tile.swizzle_count < 1 ||
       tile.last_split < 1) {

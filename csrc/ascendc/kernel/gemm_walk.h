@@ -29,7 +29,8 @@ struct Cut {
 
 // Piece `index` of [0, total) in pieces of `width`, a multiple of 16. The last piece is never
 // narrower than 16 if total is not: the Fixpipe writes columns in sixteens (tile/l0c_to_global.h),
-// so the piece before it gives 16 away. Pieces may be empty.
+// so the piece before it gives 16 away. Pieces may be empty; with a width of 16, the last may be up
+// to 31 wide, so tiles of a ragged N have at least 32 (host/smooth_gemm.cc).
 XYSERVE_HOST_DEVICE Cut cut_columns(int32_t total, int32_t width, int32_t index) {
   constexpr int32_t kLeast = arch::kFractalRows;
   const int32_t last = arch::ceil_div(total, width) - 1;
@@ -54,12 +55,12 @@ struct TilePosition {
 
 // Serpentine order: bands of `count` tiles along one axis, walked along the other, every second
 // band backwards, so that neighbours in time share weights or activations in the L2 cache.
-XYSERVE_HOST_DEVICE constexpr TilePosition swizzle(int32_t index, int32_t m_tiles, int32_t n_tiles,
-                                                   int32_t direction, int32_t count) {
+XYSERVE_HOST_DEVICE TilePosition swizzle(int32_t index, int32_t m_tiles, int32_t n_tiles,
+                                         int32_t direction, int32_t count) {
   const int32_t across = direction == 0 ? m_tiles : n_tiles;
   const int32_t along = direction == 0 ? n_tiles : m_tiles;
   const int32_t band = index / (count * along);
-  const int32_t height = arch::min_of(count, across - band * count);
+  const int32_t height = XYSERVE_BOUNDED(count, across - band * count);
   const int32_t rest = index - band * count * along;
   const int32_t a = band * count + rest % height;
   const int32_t b = band % 2 == 0 ? rest / height : along - 1 - rest / height;
@@ -116,8 +117,8 @@ class GemmWalk {
     const TilePosition at =
         swizzle(index, m_tiles_, n_tiles_, p_.swizzle_direction, p_.swizzle_count);
     Cut columns = cut_columns(p_.n, p_.n_tile, at.n);
-    if (task >= whole_) {
-      const int32_t width = columns.end - columns.begin;
+    const int32_t width = columns.end - columns.begin;
+    if (task >= whole_ && width > 0) {
       const int32_t piece =
           arch::round_up(arch::ceil_div(width, p_.last_split), arch::kFractalRows);
       const Cut cut = cut_columns(width, piece, (task - whole_) % p_.last_split);

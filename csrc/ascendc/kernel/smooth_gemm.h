@@ -19,56 +19,13 @@
 #include "ascendc/bound.h"
 #include "ascendc/kernel/gemm_walk.h"
 #include "ascendc/kernel/smooth_gemm_params.h"
+#include "ascendc/kernel/smooth_gemm_types.h"
 #include "ascendc/tile/global_to_l1.h"
 #include "ascendc/tile/l0c_to_global.h"
 #include "ascendc/tile/l1_to_l0.h"
 #include "kernel_operator.h"
 
 namespace xyserve::ascend {
-
-// Acc: what the cube adds up in. kScaled: a scale per column in the Fixpipe. kHandsOver: tiles go
-// to the workspace, where this core's vector cores take them (kernel/smooth_gemm_dequant.h).
-template <typename In, typename Out>
-struct GemmTypes;
-template <>
-struct GemmTypes<half, half> {
-  using Acc = float;
-  static constexpr bool kScaled = false;
-  static constexpr bool kHandsOver = false;
-};
-template <>
-struct GemmTypes<bfloat16_t, bfloat16_t> {
-  using Acc = float;
-  static constexpr bool kScaled = false;
-  static constexpr bool kHandsOver = false;
-};
-template <>
-struct GemmTypes<int8_t, half> {
-  using Acc = int32_t;
-  static constexpr bool kScaled = true;
-  static constexpr bool kHandsOver = false;
-};
-template <>
-struct GemmTypes<int8_t, int32_t> {
-  using Acc = int32_t;
-  static constexpr bool kScaled = false;
-  static constexpr bool kHandsOver = true;
-};
-
-// Cross-core flags of the workspace's two tiles.
-constexpr uint16_t kTileReady = 0;
-constexpr uint16_t kTileFree = 2;
-
-struct GroupEnds {
-  AscendC::GlobalTensor<int64_t> ends;
-  __aicore__ inline int64_t operator()(int32_t group) const { return ends.GetValue(group); }
-};
-
-__aicore__ inline GroupEnds group_ends_of(const SmoothGemmParams& params) {
-  GroupEnds ends;
-  ends.ends.SetGlobalBuffer(reinterpret_cast<__gm__ int64_t*>(params.group_ends));
-  return ends;
-}
 
 template <typename In, typename Out, bool kWeightNz>
 class SmoothGemmCube {
@@ -218,7 +175,8 @@ class SmoothGemmCube {
     }
   }
 
-  // The bias shares the L1 buffer's flags; the scales are read by the Fixpipe and have their own.
+  // The bias shares the L1 buffer's flags. The scales stay until the Fixpipe has read them, so
+  // their buffers are handed back by it; that they are there it knows by way of MTE1 and M.
   __aicore__ inline void load_vectors(const Chunk& c, int32_t stage) {
     const GemmTile& t = c.tile;
     const int32_t whole = arch::round_down(t.n, arch::kFractalRows);
@@ -237,7 +195,6 @@ class SmoothGemmCube {
       if (whole < t.n) {
         tile::load_vector(l1_scales(slot)[2 * whole], scales_[2 * tail], 2 * arch::kFractalRows);
       }
-      AscendC::SetFlag<Event::MTE2_FIX>(slot);
     }
   }
 
@@ -312,9 +269,6 @@ class SmoothGemmCube {
       if (c.number >= 2) {
         AscendC::CrossCoreWaitFlag(kTileFree + slot);
       }
-    }
-    if constexpr (Types::kScaled) {
-      AscendC::WaitFlag<Event::MTE2_FIX>(slot);
     }
     store_columns(c, to, stride, 0, whole);
     if (whole < t.n) {

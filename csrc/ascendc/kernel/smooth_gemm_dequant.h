@@ -5,13 +5,18 @@
 // [NOTE] Two vector cores per cube core share a tile by rows. A tile's workspace is free again when
 // both have loaded their rows: before they compute, not after. Within a core, MTE2 loads a piece of
 // rows while V computes on the one before and MTE3 stores the one before that.
+//
+// The column scales and the bias of a tile come with its first piece and need no flags of their
+// own. They have two buffers, taken in turn by tile. When a piece is loaded, V is done with the
+// piece before the last; the tile before the last ended there at the latest, since a tile has a
+// piece.
 #pragma once
 
 #include "ascendc/arch.h"
 #include "ascendc/bound.h"
 #include "ascendc/kernel/gemm_walk.h"
-#include "ascendc/kernel/smooth_gemm.h"
 #include "ascendc/kernel/smooth_gemm_params.h"
+#include "ascendc/kernel/smooth_gemm_types.h"
 #include "ascendc/tile/global_ub.h"
 #include "kernel_operator.h"
 
@@ -28,7 +33,7 @@ struct DequantBuffers {
   static constexpr int32_t kRowBlocks = kMaxRows * arch::kBlockBytes;
 };
 static_assert(2 * (DequantBuffers::kIn + DequantBuffers::kOut + DequantBuffers::kRows) +
-                      2 * DequantBuffers::kColumns + DequantBuffers::kRowBlocks <=
+                      4 * DequantBuffers::kColumns + DequantBuffers::kRowBlocks <=
                   arch::kUbUsable,
               "32 + 16 KB twice, scales beside it");
 static_assert(DequantBuffers::kMaxRows <= arch::kMaxVectorRepeat, "a repeat per row");
@@ -37,7 +42,6 @@ template <typename Out>
 class SmoothGemmDequant {
   using Sizes = DequantBuffers;
   using Event = AscendC::HardEvent;
-  static constexpr int32_t kColumnsFlag = 2;  // beside the two of the pieces
   static constexpr int32_t kLanes = arch::kC0<float>;
 
  public:
@@ -56,12 +60,11 @@ class SmoothGemmDequant {
     pipe->InitBuffer(out_buffer_, 2 * Sizes::kOut);
     pipe->InitBuffer(row_buffer_, 2 * Sizes::kRows);
     pipe->InitBuffer(row_blocks_, Sizes::kRowBlocks);
-    pipe->InitBuffer(column_buffer_, 2 * Sizes::kColumns);
+    pipe->InitBuffer(column_buffer_, 4 * Sizes::kColumns);
   }
 
   __aicore__ inline void run() {
     clear();
-    AscendC::SetFlag<Event::V_MTE2>(kColumnsFlag);
     for (int32_t i = 0; i < 2; ++i) {
       AscendC::SetFlag<Event::V_MTE2>(i);
       AscendC::SetFlag<Event::MTE3_V>(i);
@@ -70,7 +73,6 @@ class SmoothGemmDequant {
     for (int32_t number = 0; walk_.next(&tile); ++number) {
       take(tile, number % 2);
     }
-    AscendC::WaitFlag<Event::V_MTE2>(kColumnsFlag);
     for (int32_t i = 0; i < 2; ++i) {
       AscendC::WaitFlag<Event::V_MTE2>(i);
       AscendC::WaitFlag<Event::MTE3_V>(i);
@@ -82,7 +84,7 @@ class SmoothGemmDequant {
   // undefined.
   __aicore__ inline void clear() {
     AscendC::Duplicate(in_buffer_.template Get<int32_t>(), 0, 2 * Sizes::kPieceElements);
-    AscendC::Duplicate(column_buffer_.template Get<float>(), 0.0f, 2 * SmoothGemmBuffers::kMaxN);
+    AscendC::Duplicate(column_buffer_.template Get<float>(), 0.0f, 4 * SmoothGemmBuffers::kMaxN);
   }
 
   __aicore__ inline void take(const GemmTile& tile, int32_t slot) {
@@ -91,49 +93,44 @@ class SmoothGemmDequant {
     const int32_t end = XYSERVE_BOUNDED(begin + rows, tile.m);
     const int32_t piece = Sizes::kPieceElements / pitch_;
     AscendC::CrossCoreWaitFlag(kTileReady + slot);
-    if (begin < end) {
-      load_columns(tile);
+    if (begin >= end) {
+      AscendC::CrossCoreSetFlag<2, PIPE_MTE2>(kTileFree + slot);
+      return;
     }
     for (int32_t r = begin; r < end; r += piece) {
       const int32_t count = XYSERVE_BOUNDED(piece, end - r);
+      AscendC::WaitFlag<Event::V_MTE2>(stage_);
+      if (r == begin) {
+        load_columns(tile);
+      }
       load(tile, slot, r, count);
+      AscendC::SetFlag<Event::MTE2_V>(stage_);
       if (r + count >= end) {
         AscendC::CrossCoreSetFlag<2, PIPE_MTE2>(kTileFree + slot);
-      }
-      if (r == begin) {
-        AscendC::WaitFlag<Event::MTE2_V>(kColumnsFlag);
       }
       compute(tile, count);
       store(tile, r, count);
       stage_ = 1 - stage_;
     }
-    if (begin < end) {
-      AscendC::SetFlag<Event::V_MTE2>(kColumnsFlag);
-    } else {
-      AscendC::CrossCoreSetFlag<2, PIPE_MTE2>(kTileFree + slot);
-    }
+    columns_ = 1 - columns_;
   }
 
   __aicore__ inline void load_columns(const GemmTile& tile) {
     const int64_t begin = int64_t{tile.group} * p_.n + tile.n_begin;
     const int32_t bytes = tile.n * 4;
-    AscendC::WaitFlag<Event::V_MTE2>(kColumnsFlag);
     tile::load_to_ub(column_scales(), scales_[begin], 1, bytes, bytes, Sizes::kColumns);
     if (p_.bias != nullptr) {
       tile::load_to_ub(column_bias(), bias_[begin], 1, bytes, bytes, Sizes::kColumns);
     }
-    AscendC::SetFlag<Event::MTE2_V>(kColumnsFlag);
   }
 
   __aicore__ inline void load(const GemmTile& tile, int32_t slot, int32_t row, int32_t count) {
     const int64_t from = (int64_t{core_} * 2 + slot) * p_.m_tile * p_.n_tile + row * p_.n_tile;
-    AscendC::WaitFlag<Event::V_MTE2>(stage_);
     tile::load_to_ub(in(), workspace_[from], count, tile.n * 4, int64_t{p_.n_tile} * 4, pitch_ * 4);
     if (p_.row_scales != nullptr) {
       tile::load_to_ub(rows(), row_scales_[tile.m_begin + row], 1, count * 4, int64_t{count} * 4,
                        Sizes::kRows);
     }
-    AscendC::SetFlag<Event::MTE2_V>(stage_);
   }
 
   __aicore__ inline void compute(const GemmTile& tile, int32_t count) {
@@ -190,10 +187,12 @@ class SmoothGemmDequant {
     return row_buffer_.template GetWithOffset<float>(Sizes::kMaxRows, stage_ * Sizes::kRows);
   }
   __aicore__ inline AscendC::LocalTensor<float> column_scales() {
-    return column_buffer_.template GetWithOffset<float>(SmoothGemmBuffers::kMaxN, 0);
+    return column_buffer_.template GetWithOffset<float>(SmoothGemmBuffers::kMaxN,
+                                                        2 * columns_ * Sizes::kColumns);
   }
   __aicore__ inline AscendC::LocalTensor<float> column_bias() {
-    return column_buffer_.template GetWithOffset<float>(SmoothGemmBuffers::kMaxN, Sizes::kColumns);
+    return column_buffer_.template GetWithOffset<float>(SmoothGemmBuffers::kMaxN,
+                                                        (2 * columns_ + 1) * Sizes::kColumns);
   }
 
   const SmoothGemmParams& p_;
@@ -202,6 +201,7 @@ class SmoothGemmDequant {
   GemmWalk<GroupEnds> walk_;
   int32_t pitch_;
   int32_t stage_ = 0;
+  int32_t columns_ = 0;
   AscendC::GlobalTensor<int32_t> workspace_;
   AscendC::GlobalTensor<float> scales_;
   AscendC::GlobalTensor<float> row_scales_;
