@@ -32,6 +32,9 @@ class XyAscendImpl(AscendAttentionBackendImpl):
     cache it shares: those that are not causal, and those of a draft model.
     """
 
+    key_cache: torch.Tensor | None
+    value_cache: torch.Tensor | None
+
     def __init__(
         self,
         num_heads: int,
