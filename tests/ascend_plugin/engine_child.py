@@ -25,7 +25,7 @@ def another(token: int) -> int:
 class Engine:
     """An engine with random weights, and what it answers."""
 
-    def __init__(self, model: str, num_blocks: int) -> None:
+    def __init__(self, model: str, num_blocks: int, max_model_len: int = 512) -> None:
         from vllm import LLM, SamplingParams
 
         self._params = SamplingParams
@@ -35,7 +35,7 @@ class Engine:
             load_format="dummy",
             dtype="float32",
             block_size=BLOCK,
-            max_model_len=512,
+            max_model_len=max_model_len,
             max_num_batched_tokens=256,
             num_gpu_blocks_override=num_blocks,
             enforce_eager=True,
@@ -123,7 +123,7 @@ def main(file: Path, model: str) -> None:
         "cases": cases(engine),
         "copies": scheduler.kv_cache_manager.xy.counters.num_copies,
     }
-    small = Engine(model, 9)
+    small = Engine(model, 9, max_model_len=192)
     facts["pressure"] = pressure(small)
     core = small.llm.llm_engine.engine_core.engine_core
     facts["free"] = core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()

@@ -52,9 +52,11 @@ def test_statistics_count_an_admission_once(sim: Any) -> None:
         manager.get_computed_blocks(sim.add("waiting", prompt))
         sim.abort("waiting")
     assert manager.make_prefix_cache_stats().requests == 0
-    sim.run("second", prompt)
-    stats = manager.make_prefix_cache_stats()
+    sim.add("second", prompt)
+    output = sim.schedule()
+    stats = manager.make_prefix_cache_stats()  # before the scheduler hands it out with the step
     assert (stats.requests, stats.queries, stats.hits) == (1, 300, 299)
+    sim.finish(output)
 
 
 def test_a_worker_that_cannot_copy_keeps_token_level_hits_off(sim: Any) -> None:

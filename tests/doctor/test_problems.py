@@ -199,6 +199,20 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
 }  # fmt: skip
 
+ON_ASCEND = {
+    "distributions": installed(
+        vllm="0.23.0+empty", vllm_ascend="0.23.0", torch_npu="2.10.0", torch="2.13.0"
+    ),
+    "vllm_is_metadata_only": False,
+}
+
+
+def _ascend(mend: str = "", lacks: dict[str, list[str]] | None = None) -> dict[str, Any]:
+    chip = {"key": "A2", "name": "ascend910b", "is_native": True, "statement": "Atlas A2"}
+    missing = "it is not built" if mend else ""
+    return {"chip": chip, "library": None, "missing": missing, "mend": mend, "lacks": lacks or {}}
+
+
 WARNINGS: dict[str, tuple[dict[str, Any], str, str]] = {
     "no native library": (
         {"children": with_child(native_child(loaded=False, path=None, reason="none", mend="cc"))},
@@ -214,6 +228,15 @@ WARNINGS: dict[str, tuple[dict[str, Any], str, str]] = {
             vllm="0.23.0+empty", vllm_ascend="0.23.1", torch_npu="2.10.0", torch="2.13.0"),
          "vllm_is_metadata_only": False, "children": with_child(platform_child(**NPU))},
         "version-window", "vllm-ascend 0.23.0",
+    ),
+    "no Ascend C library": (
+        {**ON_ASCEND, "children": with_child(platform_child(**NPU, ascend=_ascend(mend="cc")))},
+        "ascend-library", "it is not built",
+    ),
+    "names that have moved": (
+        {**ON_ASCEND,
+         "children": with_child(platform_child(**NPU, ascend=_ascend(lacks={"linear": ["a.B"]})))},
+        "ascend-names", "the linear part is off: vLLM or vllm-ascend lack a.B",
     ),
     "other torch": ({"torch_wanted": "2.14.0"}, "torch-version", "built for 2.14.0"),
     "two copies of us": ({"version": "0.2.0"}, "two-copies", "0.2.0"),

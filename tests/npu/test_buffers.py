@@ -76,7 +76,7 @@ def test_a_longer_step_gets_tensors_of_its_own() -> None:
     spec = specs()[0]
     buffers = TableBuffers(spec, Limits(2, 2, 256), CPU)
     before = buffers.table.clone()
-    table = completed(spec, [9000, 1], [9000, 30000])
+    table = completed(spec, [1] * 300, [4000] * 300)
     put = buffers.put(table)
     assert not put.is_persistent
     assert np.array_equal(put.table.numpy(), table)

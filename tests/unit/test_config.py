@@ -111,8 +111,8 @@ def test_native_by_name_needs_no_measurement_but_the_library() -> None:
 
 
 def test_named_paths_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"xyserve\.attention is 'native'.*for npu; use one of"):
-        parts.resolve("attention", XyConfig(attention="native"), "npu")
+    with pytest.raises(ConfigError, match=r"xyserve\.attention is 'native'.*for cuda; use one"):
+        parts.resolve("attention", XyConfig(attention="native"), "cuda")
     with pytest.raises(ConfigError, match="cpu only, and the family is cuda"):
         parts.resolve("linear", XyConfig(linear="reference"), "cuda")
 

@@ -124,11 +124,11 @@ class _Proxy:
     """torch_npu for one module, with one function replaced."""
 
     def __init__(self, upstream: Any, grouped_matmul: Callable[..., Any]) -> None:
-        setattr(self, _UPSTREAM, upstream)
+        self.upstream = upstream
         self.npu_grouped_matmul = grouped_matmul
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self)[_UPSTREAM], name)
+        return getattr(vars(self)["upstream"], name)
 
 
 def wrap_experts(grouped: Grouped | None) -> None:
@@ -152,7 +152,7 @@ def wrap_experts(grouped: Grouped | None) -> None:
             f"{_EXPERTS} has no AscendUnquantizedFusedMoEMethod with {name}, or no "
             'unquant_apply_mlp, in this vllm-ascend; set {"xyserve": {"grouped_experts": false}}'
         )
-    torch_npu = getattr(mlp.torch_npu, _UPSTREAM, mlp.torch_npu)
+    torch_npu = mlp.torch_npu.upstream if isinstance(mlp.torch_npu, _Proxy) else mlp.torch_npu
     upstream = getattr(vars(method)[name], _UPSTREAM, vars(method)[name])
     if grouped is None:
         mlp.torch_npu = torch_npu

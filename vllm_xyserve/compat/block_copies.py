@@ -199,6 +199,7 @@ class CopyOnWriteMixin(ManagerBase):
     0.23 counts a lookup when it is made, and a waiting request is looked up in each step.
     """
 
+    log_stats: bool
     watermark_blocks = 0
 
     def prefix_cache_lookup_enabled(self, request: Request) -> bool:

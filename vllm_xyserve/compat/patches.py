@@ -1,4 +1,5 @@
-"""Every change that we make to somebody else's code while it runs. Nothing else patches.
+"""Every change that we make to somebody else's code while it runs. Nothing else patches, but
+`ascend_patches` for the inside of vllm-ascend.
 
 - `silence_ascend_registration`. Why: vllm-ascend's platform plugin activates unconditionally, and
   vLLM refuses two active platforms. May go when vllm-ascend's function can answer None.

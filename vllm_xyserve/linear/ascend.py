@@ -169,7 +169,8 @@ class _Int8Mixin:
         weight = layer.weight.data
         reason = _reason_against(layer, weight)
         super().process_weights_after_loading(layer)  # type: ignore[misc]
-        if reason is None and getattr(layer, "_chunk_size", 0):
+        chunk: Any = getattr(layer, "_chunk_size", 0)
+        if reason is None and chunk:
             reason = "a weight that vllm-ascend keeps in two parts"
         if reason is not None:
             _say(reason)

@@ -74,7 +74,7 @@ def _attention_names(layers: Iterable[Any]) -> Iterable[str]:
 def _attention_calls(layers: Iterable[Any]) -> dict[str, int]:
     calls: Counter[str] = Counter()
     for layer in layers:
-        impl = getattr(layer, "impl", None)
+        impl: Any = getattr(layer, "impl", None)
         if hasattr(impl, "num_calls"):
             calls[f"attention[{impl.path}]"] += impl.num_calls
     return dict(calls)

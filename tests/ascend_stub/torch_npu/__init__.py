@@ -66,7 +66,7 @@ class Anything(ModuleType):
 class _Finder(MetaPathFinder, Loader):
     """Finds every module below the roots that is not written out here."""
 
-    roots = ("torch_npu", "acl", "mooncake", "torchair", "memcache_hybrid", "memfabric_hybrid")
+    roots = ("torch_npu", "acl", "mooncake", "memcache_hybrid", "memfabric_hybrid")
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         root = name.partition(".")[0]
@@ -143,6 +143,7 @@ sys.meta_path.insert(0, _Finder())
 npu = _Npu("torch_npu.npu")
 sys.modules["torch_npu.npu"] = npu
 torch.npu = npu  # type: ignore[attr-defined]
+torch.distributed.is_hccl_available = lambda: True  # type: ignore[attr-defined]
 with contextlib.suppress(RuntimeError):  # it has a name already
     torch.utils.rename_privateuse1_backend("npu")
 

@@ -32,6 +32,9 @@ class XyAscendImpl(AscendAttentionBackendImpl):
     cache it shares: those that are not causal, and those of a draft model.
     """
 
+    key_cache: torch.Tensor | None
+    value_cache: torch.Tensor | None
+
     def __init__(
         self,
         num_heads: int,
@@ -169,14 +172,17 @@ class XyAscendImpl(AscendAttentionBackendImpl):
     def _attend(self, query: torch.Tensor, planned: step.AscendStep, out: torch.Tensor) -> None:
         if self.spec is None:
             raise RuntimeError("a native attention layer was given no builder of ours")
+        keys, values = self.key_cache, self.value_cache
+        assert keys is not None
+        assert values is not None
         self.num_calls += 1
         tables = planned.tables[self.spec]
         capturing = bool(_EXTRA_CTX.capturing)
         ops.meta_attention(
             out.view(-1, self.num_heads, self.head_size),
             query.view(-1, self.num_heads, self.head_size),
-            self.key_cache,
-            self.value_cache,
+            keys,
+            values,
             planned.block_table,
             planned.seq_lens,
             tables.table,
