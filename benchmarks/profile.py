@@ -6,7 +6,7 @@ processes. A sample belongs to the innermost frame that a rule knows (`profiling
 
 summary: SERVER_decode_step_ms, SERVER_prefill_step_ms   medians as a client sees them
          SERVER_decode_CATEGORY, SERVER_prefill_CATEGORY  shares of the step, together 1
-         SERVER_startup_s, import_s                       --startup
+         SERVER_startup_s, PROCESS_import_s               unless --steps
 
 Stacks go to benchmarks/results/ for https://www.speedscope.app. Needs py-spy and the right to read
 other processes' stacks (root, or kernel.yama.ptrace_scope=0).
@@ -186,9 +186,9 @@ def startups(settings: Settings, options: Options) -> list[dict[str, Any]]:
                 log = logs / f"start-compiled-{state}.log"
                 one = startup.start(VARIANTS["xyserve"], compiled, log)
                 found.append({**one, "server": f"xyserve, compiled, cache {state}"})
-    say("imports")
-    imports = startup.import_times()
-    found.append({"server": "imports of one process", "packages": imports})
+    for process, module in startup.ENTRIES.items():
+        say(f"imports of the {process}")
+        found.append({"server": process, "packages": startup.import_times(module)})
     return found
 
 
@@ -211,7 +211,8 @@ def summary_of_starts(starts: Sequence[dict[str, Any]]) -> dict[str, float]:
     found: dict[str, float] = {}
     for one in starts:
         if "packages" in one:
-            found["import_s"] = round(sum(one["packages"].values()), 2)
+            prefix = one["server"].replace(" ", "_")
+            found[f"{prefix}_import_s"] = round(sum(one["packages"].values()), 2)
         else:
             prefix = re.sub(r"\W+", "_", one["server"])
             found[f"{prefix}_startup_s"] = round(one["startup_s"], 2)

@@ -51,7 +51,7 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=_prepare_child,
             )
         return self
 
@@ -89,8 +89,13 @@ def _signal_group(group: int, number: int) -> bool:
     return True
 
 
-def _die_with_parent() -> None:
-    """Have the kernel stop the server if we get killed and cannot do it (Linux)."""
+def _prepare_child() -> None:
+    """Let the server hear SIGINT, and have the kernel stop it if we get killed (Linux).
+
+    A shell starts background jobs with SIGINT ignored, which children inherit: stopping would then
+    take the whole grace time.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

@@ -10,24 +10,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.profiling.shares import Rule, Stack, totals
 from benchmarks.serving.servers import Settings, Variant, running
 
-# What every process of a server imports before it does anything.
-ENTRY = "vllm.entrypoints.cli.main"
+# What the processes import before they do anything. The command itself only imports what it needs.
+ENTRIES = {
+    "front end": "vllm.entrypoints.openai.api_server",
+    "worker": "vllm.v1.worker.cpu_worker",
+}
 _LINE = re.compile(r"import time:\s+(?P<own>\d+) \|\s+(?P<all>\d+) \|(?P<name>.*)")
-
-# A sample belongs to the innermost frame that a rule knows.
-RULES = (
-    Rule("importing modules", r"<frozen importlib|importlib/_bootstrap"),
-    Rule("compiling", r"torch/(_dynamo|_inductor|_functorch|fx)/"),
-    Rule("loading weights", r"model_loader/|safetensors|weight_utils"),
-    Rule("warming up", r"", r"compile_or_warm_up|_dummy_run|profile_run|warming_up|_warm"),
-    Rule("tokenizer", r"tokeniz|transformers/.*tokenization|chat_template"),
-    Rule("configuration", r"vllm/(config|engine/arg_utils|transformers_utils)"),
-    Rule("reserving the KV cache", r"", r"initialize_kv_cache|init_kv|_allocate_kv|get_kv_cache"),
-    Rule("waiting for another process", r"", r"^(wait|recv|poll|select|acquire_read|dequeue)"),
-)
 
 
 def start(variant: Variant, settings: Settings, log: Path) -> dict[str, Any]:
@@ -54,7 +44,7 @@ def phase_lengths(phases: Mapping[str, float], startup_s: float) -> dict[str, fl
     }
 
 
-def import_times(module: str = ENTRY) -> dict[str, float]:
+def import_times(module: str) -> dict[str, float]:
     """Seconds that importing a module takes in a fresh process, by top-level package.
 
     A package's own seconds, without those of what it imports. -X importtime itself adds a little.
@@ -80,8 +70,3 @@ def parse_import_times(lines: Iterable[str]) -> dict[str, float]:
             package = match["name"].strip().partition(".")[0]
             found[package] = found.get(package, 0.0) + int(match["own"]) / 1e6
     return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def parts(stacks: Iterable[Stack]) -> dict[str, float]:
-    """Seconds per kind of work of the main threads, summed over the server's processes."""
-    return totals((s for s in stacks if "MainThread" in s.thread), RULES)

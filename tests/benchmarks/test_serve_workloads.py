@@ -89,7 +89,7 @@ def test_prompts_repeat_only_what_they_share(maker: Maker) -> None:
 def test_agents_share_their_system_prompt_at_odd_lengths(maker: Maker) -> None:
     prompts = opening(maker.make("agent", 24))
     again = [max(common(p, q) for q in prompts if q is not p) for p in prompts]
-    assert min(again) > 80
+    assert min(again) >= 50 - 17  # the smallest agent
     assert any(length % 16 for length in again)
     assert all(length < len(p) for length, p in zip(again, prompts, strict=True))
 
