@@ -25,15 +25,15 @@ constexpr int64_t packed_elements(DType dtype, int64_t n, int64_t k) {
   return num_panels(n) * kPanelColumns * padded_k(dtype, k);
 }
 
-// Where a weight has few panels, its sums over K are cut into segments, always and for any number
-// of rows: threads can then take segments of one panel, and a row's bits do not depend on whether
-// they did. 64 panels per weight: what a machine of some dozen cores needs to be busy.
+// Where a weight has few panels (N up to 256), its sums over K are cut into segments, always and
+// for any number of rows: threads can then take segments of one panel, and a row's bits do not
+// depend on whether they did.
 struct Segments {
   int64_t count;
   int64_t steps;  // of a segment; the last one has what is left, an odd K's last half step too
 };
 
-inline constexpr int64_t kEnoughPanels = 64;
+inline constexpr int64_t kEnoughPanels = 16;
 inline constexpr int64_t kMinSegmentSteps = 256;
 
 constexpr Segments segments_of(int64_t step, int64_t n, int64_t k) {
