@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-STUB = Path(__file__).parents[1] / "ascend_stub"
+ROOT = Path(__file__).parents[2]
+STUB = ROOT / "tests" / "ascend_stub"
 
 collect_ignore_glob = [] if find_spec("vllm_ascend") else ["test_*.py"]
 
@@ -23,8 +24,11 @@ if not collect_ignore_glob:
 
     # Before anything imports vLLM: the platform is resolved once in a process.
     os.environ.update(packages.CHOSEN)
-    sys.path.insert(0, str(STUB))
-    sys.path.insert(0, packages.make_ours(Path(tempfile.mkdtemp(prefix="xyserve-ascend-"))))
+    places = [packages.make_ours(Path(tempfile.mkdtemp(prefix="xyserve-ascend-"))), str(STUB)]
+    sys.path[:0] = places
+    # Also for the processes that vLLM starts to inspect a model class it has not cached.
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join([*places, str(ROOT), *filter(None, inherited)])
 
 
 @pytest.fixture(scope="session")

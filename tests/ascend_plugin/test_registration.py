@@ -25,12 +25,14 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
         "not chosen": Row(before=(stub, ours)),
         "kept": Row(env=chosen | {"XYSERVE_KEEP_ASCEND": "1"}, before=(stub, ours)),
     }
-    with ThreadPoolExecutor(2) as pool:
+    # What the rows put on the path is all that they get: the order is what is under test.
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.delenv("PYTHONPATH", raising=False)
         runs = {
             name: pool.submit(run_fresh, row, folder / f"{name.replace(' ', '_')}.json")
             for name, row in rows.items()
         }
-    return {name: run.result() for name, run in runs.items()}
+        return {name: run.result() for name, run in runs.items()}
 
 
 @pytest.mark.parametrize("order", ["ours first", "ours last"])
