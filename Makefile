@@ -50,8 +50,18 @@ serve: ## Set up, start vLLM on the xyserve platform, show an answer, stay until
 	@$(setup_py) $(if $(strip $(MODEL)),--no-model)
 	@exec $(python) -m deploy.serve
 
+# Engines and servers use both cores by themselves; all else runs in two processes. Exit status 5 is
+# "no test selected", as TEST_ARGS='-k name' may leave one of the two.
 test: setup-dev ## Set up with the development tools, then run all tests
+ifeq ($(TESTS),tests)
+	@run() { $(python) -m pytest "$$@" $(TEST_ARGS) || [ $$? -eq 5 ]; }; status=0; \
+	OMP_WAIT_POLICY=passive run tests -n 2 --dist loadfile --ignore tests/engine --ignore tests/server \
+	    || status=1; \
+	run tests/engine tests/server || status=1; \
+	exit $$status
+else
 	@$(python) -m pytest $(TESTS) $(TEST_ARGS)
+endif
 
 test-ascend: test-ascend-kernels test-ascend-plugin ## Both of the following
 

@@ -44,24 +44,36 @@ def test_sides_alternate_and_ratio_is_peer_over_ours(monkeypatch: pytest.MonkeyP
     case = Case(
         "case",
         check=lambda: None,
-        ours=lambda: work("ours", 2.0),
-        peer=lambda: work("peer", 5.0),
+        ours=lambda: work("ours", 0.125),
+        peer=lambda: work("peer", 0.25),
         facts={"shape": "1x1"},
     )
-    timing, row = measure(case, options(), min_sample_s=1.0)  # one call per sample
+    timing, row = measure(case, options(), min_sample_s=0.1)  # one call per sample
     assert calls[:2] == ["ours", "peer"]  # the trials
     assert calls[2:] == ["ours", "peer", "peer", "ours"] * 5 + ["ours", "peer"]
-    assert (timing.ours_us, timing.peer_us, timing.ratio) == (2e6, 5e6, 2.5)
+    assert (timing.ours_us, timing.peer_us, timing.ratio) == (125e3, 250e3, 2.0)
     assert row == {
         "name": "case",
         "shape": "1x1",
-        "ours_us": 2e6,
+        "ours_us": 125e3,
         "ours_spread": 0.0,
-        "peer_us": 5e6,
+        "peer_us": 250e3,
         "peer_spread": 0.0,
-        "ratio": 2.5,
+        "ratio": 2.0,
         "samples": 11,
     }
+
+
+def test_a_case_of_long_calls_takes_fewer_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def work() -> None:
+        nonlocal now
+        now += 2.0
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    _, row = measure(Case("long", check=lambda: None, ours=work), options(), min_sample_s=1.0)
+    assert row["samples"] == 5
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ def test_takes_the_place_of_vllm_ascend(outcome: Get, name: str) -> None:
     result = outcome(name)
     facts = finished(result)
     assert facts["cls"] == "XyNpuPlatform"
-    assert facts["mro"][1:3] == ["XyPlatformMixin", "NPUPlatform"]
+    assert facts["mro"][1:4] == ["XyNpuMixin", "XyPlatformMixin", "NPUPlatform"]
     assert (facts["device_type"], facts["enum"]) == ("npu", "OOT")
     (note,) = facts["notes"]
     assert "vllm-ascend's own platform plugin is installed and stays inactive" in note
