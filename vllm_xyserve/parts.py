@@ -26,7 +26,7 @@ _LIBRARY: Final = {
 }
 # (Instruction set, dtype) for which a part's native kernels were measured to win against vLLM's on
 # the same instruction set (docs/performance.md). Whatever is not here is nobody's default. Linear:
-# 365 points of SmolLM2's layers at 1.02 and up, 1.55 for M up to 8. Attention is not here: where the
+# 365 points of SmolLM2's layers at 1.02 and up, 1.55 up to M = 8. Attention is not here: where the
 # bf16 dot product runs at full rate another form does the work, which no machine has timed yet.
 _MEASURED: Final[dict[Part, frozenset[tuple[str, str]]]] = {
     "attention": frozenset(),
