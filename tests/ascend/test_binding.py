@@ -30,7 +30,7 @@ cache = torch.empty(4, 128, 2, 64, **meta)
 slots = torch.empty(3, dtype=torch.int32, **meta)
 assert ops.kv_write(cache[0, :3], cache[0, :3], cache, cache, slots) is None
 assert ops.copy_blocks(cache, cache, torch.empty(1, 2, dtype=torch.int64, **meta)) is None
-for name in ("smooth_gemm", "smooth_gemm_int8", "kv_write", "copy_blocks"):
+for name in ("smooth_gemm", "smooth_gemm_int8", "kv_write", "copy_blocks", "meta_attention"):
     assert torch._C._dispatch_has_kernel_for_dispatch_key(f"_C_xyserve::{name}", "PrivateUse1")
 print("all called")
 """
