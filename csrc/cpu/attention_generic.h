@@ -207,44 +207,34 @@ struct MicroTile {
     }
   }
 
-  // Two tokens' values times their weights.
-  template <int R, int NC>
-  static inline __attribute__((always_inline)) void pair(const Call& call, F (&o)[R][NC],
-                                                         const T* v, int32_t d,
-                                                         const float* weights) {
+  // One token of a pair: its values times its weights.
+  template <int R, int NC, bool kOdd>
+  static inline __attribute__((always_inline)) void token(const Call& call, F (&o)[R][NC],
+                                                          const T* pair, int32_t d,
+                                                          const float* weights) {
+    const T* at = pair + V::template offset<T>(d);
     F value[NC];
     for (int c = 0; c < NC; ++c) {
-      value[c] = V::load_even(v + V::template offset<T>(d), call.args.head_size, c);
+      value[c] =
+          kOdd ? V::load_odd(at, call.args.head_size, c) : V::load_even(at, call.args.head_size, c);
     }
-    accumulate<R, NC>(o, value, weights, kStepKeys);
-    for (int c = 0; c < NC; ++c) {
-      value[c] = V::load_odd(v + V::template offset<T>(d), call.args.head_size, c);
-    }
-    accumulate<R, NC>(o, value, weights + 1, kStepKeys);
+    accumulate<R, NC>(o, value, weights + kOdd, kStepKeys);
   }
 
   template <int R, int NC>
   static inline __attribute__((always_inline)) void visible_pairs(const Call& call, F (&o)[R][NC],
                                                                   int32_t d) {
-    const int32_t size = call.args.head_size;
-    const float* weights = call.work.scores;
-    const int32_t begin = call.mask.pv_begin;
     const int32_t end = call.mask.pv_end;
-    for (int32_t lane = begin & ~1; lane < end; lane += 2) {
-      const T* v = call.step.value[lane / kSubBlock] + int64_t{lane % kSubBlock} * size;
+    for (int32_t lane = call.mask.pv_begin & ~1; lane < end; lane += 2) {
+      const T* v =
+          call.step.value[lane / kSubBlock] + int64_t{lane % kSubBlock} * call.args.head_size;
+      const float* weights = call.work.scores + lane;
       // The half of a pair that nobody sees may hold anything: skipped, not weighted by 0.
-      F value[NC];
-      if (lane >= begin) {
-        for (int c = 0; c < NC; ++c) {
-          value[c] = V::load_even(v + V::template offset<T>(d), size, c);
-        }
-        accumulate<R, NC>(o, value, weights + lane, kStepKeys);
+      if (lane >= call.mask.pv_begin) {
+        token<R, NC, false>(call, o, v, d, weights);
       }
       if (lane + 1 < end) {
-        for (int c = 0; c < NC; ++c) {
-          value[c] = V::load_odd(v + V::template offset<T>(d), size, c);
-        }
-        accumulate<R, NC>(o, value, weights + lane + 1, kStepKeys);
+        token<R, NC, true>(call, o, v, d, weights);
       }
     }
   }
@@ -264,7 +254,9 @@ struct MicroTile {
       for (int32_t sub = 0; sub < kStepSubs; ++sub) {
         const T* v = call.step.value[sub];
         for (int32_t lane = 0; lane < kSubBlock; lane += 2) {
-          pair<R, NC>(call, o, v + int64_t{lane} * size, d, weights + sub * kSubBlock + lane);
+          const float* pair_weights = weights + sub * kSubBlock + lane;
+          token<R, NC, false>(call, o, v + int64_t{lane} * size, d, pair_weights);
+          token<R, NC, true>(call, o, v + int64_t{lane} * size, d, pair_weights);
         }
       }
     } else {
