@@ -81,18 +81,25 @@ void wait_for_all(Site site, const char* api) {
 
 namespace engine {
 
-void set_flag(Site site, HardEvent event, int32_t id, bool from_queue) {
-  if (active->stopping)
-    return;
+// What a set and a wait require alike.
+static void require_event(const Op& op, const Core& core, HardEvent event, int32_t id,
+                          bool from_queue) {
   const Ends& ends = ends_of(event);
-  Op op = issuing(site, "SetFlag", ends.from);
-  Core& core = here();
   require(op, core.cube ? ends.cube : ends.vector,
           core.cube ? "an event of AIC; HardEvent" : "an event of AIV; HardEvent",
           static_cast<int64_t>(event));
   require(op, id >= 0 && id < 8, "an event id 0..7", id);
   const bool held = event == HardEvent::M_MTE1 && id < 3 && core.tpipe != nullptr && !from_queue;
   require(op, !held, "no M_MTE1 id 0..2 while a TPipe lives on AIC, which holds them", id);
+}
+
+void set_flag(Site site, HardEvent event, int32_t id, bool from_queue) {
+  if (active->stopping)
+    return;
+  const Ends& ends = ends_of(event);
+  Op op = issuing(site, "SetFlag", ends.from);
+  Core& core = here();
+  require_event(op, core, event, id, from_queue);
   const uint32_t where = find_site(site, from_queue ? "queue.SetFlag" : "SetFlag",
                                    static_cast<int>(event), from_queue ? "queue_set" : "set");
   if (dropped(where))
@@ -127,12 +134,7 @@ void wait_flag(Site site, HardEvent event, int32_t id, bool from_queue) {
   const Ends& ends = ends_of(event);
   Op op = issuing(site, "WaitFlag", ends.to);
   Core& core = here();
-  require(op, core.cube ? ends.cube : ends.vector,
-          core.cube ? "an event of AIC; HardEvent" : "an event of AIV; HardEvent",
-          static_cast<int64_t>(event));
-  require(op, id >= 0 && id < 8, "an event id 0..7", id);
-  const bool held = event == HardEvent::M_MTE1 && id < 3 && core.tpipe != nullptr && !from_queue;
-  require(op, !held, "no M_MTE1 id 0..2 while a TPipe lives on AIC, which holds them", id);
+  require_event(op, core, event, id, from_queue);
   const uint32_t where = find_site(site, from_queue ? "queue.WaitFlag" : "WaitFlag",
                                    static_cast<int>(event), from_queue ? "queue_wait" : "wait");
   if (dropped(where))

@@ -66,9 +66,8 @@ class XyAscendImpl(AscendAttentionBackendImpl):
         )
         self.logits_soft_cap = logits_soft_cap or 0.0
         self.path: parts.Taken = self._choose_path()
-        self.num_calls = (
-            0  # steps attended to by our kernel, so that a report can prove that it ran
-        )
+        # Steps attended to by our kernel, so that a report can prove that it ran.
+        self.num_calls = 0
         self.spec: PlanSpec | None = None  # of a native layer; set by its builder
 
     def _choose_path(self) -> parts.Taken:
