@@ -1,18 +1,20 @@
-"""Meta-Attention and the KV write against vLLM's CPU_ATTN, and torch's SDPA, bf16.
+"""Meta-Attention and the KV write against vLLM's CPU_ATTN, and torch's SDPA.
 
 geomean_ratio            CPU_ATTN (ISA "vec") over ours, all attention cases
 min_ratio                the least of them
-prefill_share_of_limit   2,048 tokens, head size 64: share of the bf16 dot product's limit, one core
+prefill_share_of_limit   2,048 tokens, head size 64: share of the multiply-add limit, one core
 decode_share_of_bound    least over the decode cases on one core: bound time over ours, the bound
                          being max(bytes / bandwidth in the same order, operations / 0.75 of the
                          limit; 0.86 at head size 128)
 kv_write_ratio           CPU_ATTN over ours, least of 64 tokens and up
 
-The peer is called as its impl calls it, scheduler metadata made beforehand like our task table.
-`--amx` measures its AMX form beside it, where the CPU has it.
+The limit is that of the bf16 dot product on AVX-512-BF16, of fp32 multiply-adds on AVX2 and for
+other dtypes. The peer is vLLM's build for the CPU (XYSERVE_ISA=avx2 takes the one for AVX2), called
+as its impl calls it, scheduler metadata made beforehand like our task table. `--amx` measures its AMX form beside it, where the CPU has it.
 """
 
 import argparse
+import contextlib
 import itertools
 import math
 import statistics
@@ -70,11 +72,13 @@ def bound_us(batch: Batch, dot: float) -> float:
 def attention_row(name: str, heads: Heads, rows: Rows, threads: int, options: Options) -> Row:
     """One case against the peer, with its share of the limit."""
     torch.set_num_threads(threads)
-    batch = Batch(heads, rows, "vec", threads)
+    dtype = getattr(torch, options.extra.dtype)
+    batch = Batch(heads, rows, "vec", threads, dtype)
     case = Case(name, batch.check, batch.ours(), batch.peer(), {"D": heads.head_size})
-    before = limits.dot_gflops()
+    limit = limits.dot_gflops if uses_dot(options) else limits.fma_gflops
+    before = limit()
     timing, row = measure(case, options)
-    dot = statistics.median([before, limits.dot_gflops(), limits.dot_gflops()])
+    dot = statistics.median([before, limit(), limit()])
     flops = 4 * heads.head_size * heads.num_heads * num_pairs(rows)
     row |= {"threads": threads, "gflops": flops / timing.ours_us * 1e-3, "dot_limit": dot}
     if threads == 1:
@@ -84,14 +88,18 @@ def attention_row(name: str, heads: Heads, rows: Rows, threads: int, options: Op
         sdpa = Case(name, lambda: None, batch.ours(), batch.sdpa())
         row["sdpa_ratio"] = measure(sdpa, options)[0].ratio
     if options.extra.amx:
-        amx = Batch(heads, rows, "amx", threads)
+        amx = Batch(heads, rows, "amx", threads, dtype)
         row["amx_ratio"] = measure(Case(name, amx.check, amx.ours(), amx.peer()), options)[0].ratio
     return row
 
 
-def write_case(heads: Heads, num_tokens: int) -> Case:
+def uses_dot(options: Options) -> bool:
+    return native.load().isa == "avx512_bf16" and options.extra.dtype == "bfloat16"
+
+
+def write_case(heads: Heads, num_tokens: int, dtype: torch.dtype) -> Case:
     """New tokens at shuffled places, whole blocks in order, as a step writes them."""
-    batch = Batch(heads, [(1, max(num_tokens, BLOCK_SIZE))], "vec", 1)
+    batch = Batch(heads, [(1, max(num_tokens, BLOCK_SIZE))], "vec", 1, dtype)
     key, value = (t[:num_tokens].clone() for t in (batch.key, batch.value))
     slots = torch.arange(num_tokens) + (7 if num_tokens == 1 else 0)
 
@@ -111,11 +119,23 @@ def write_case(heads: Heads, num_tokens: int) -> Case:
     )
 
 
+def load_peer(isa: str) -> None:
+    """vLLM's kernels for the same instruction set."""
+    if isa == "avx2":
+        # The file registers the operations; its name is not that of its module's function.
+        with contextlib.suppress(ImportError):
+            import vllm._C_AVX2  # noqa: F401
+    else:
+        import vllm._C  # noqa: F401
+    if not hasattr(torch.ops._C, "cpu_attention_with_kv_cache"):
+        raise SystemExit(f"vLLM has no attention kernels for {isa}")
+
+
 def run(options: Options) -> Result:
     status = native.load()
-    if not status.loaded or status.isa != "avx512_bf16":
-        raise SystemExit(f"needs the native library on AVX-512-BF16, have {status}")
-    import vllm._C  # noqa: F401  the peer's kernels
+    if not status.loaded or status.isa not in ("avx512_bf16", "avx2"):
+        raise SystemExit(f"needs the native library on AVX-512-BF16 or AVX2, have {status}")
+    load_peer(status.isa)
 
     if options.extra.amx and not torch.cpu._init_amx():
         raise SystemExit("--amx: this CPU, or its kernel, offers no AMX")
@@ -132,9 +152,10 @@ def run(options: Options) -> Result:
     ratios = [float(row["ratio"] or 0) for row in rows]
     single = [row for row in rows if row["threads"] == 1]
     torch.set_num_threads(1)
+    dtype = getattr(torch, options.extra.dtype)
     sizes = (1, 64, 256) if options.quick else (1, 16, 64, 256, 1024)
     writes = [
-        (n, *measure(write_case(heads, n), options)) for n in sizes for heads in (SMALL, LARGE)
+        (n, *measure(write_case(heads, n, dtype), options)) for n in sizes for heads in (SMALL, LARGE)
     ]
     prefill = next(r for r in single if r["name"] == "prefill 2048" and r["D"] == SMALL.head_size)
     summary = {
@@ -151,6 +172,7 @@ def run(options: Options) -> Result:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, nargs="+", help="default: 1 2; --quick: 1")
+    parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
     parser.add_argument("--amx", action="store_true", help="the peer's AMX form in a column, too")
 
 

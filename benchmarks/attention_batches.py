@@ -33,7 +33,9 @@ def num_pairs(rows: Rows) -> int:
 class Batch:
     """One batch on plain, on our and on the peer's pages."""
 
-    def __init__(self, heads: Heads, rows: Rows, isa: str, num_threads: int) -> None:
+    def __init__(
+        self, heads: Heads, rows: Rows, isa: str, num_threads: int, dtype: torch.dtype
+    ) -> None:
         self.heads, self.rows, self.isa = heads, rows, isa
         self.scale = heads.head_size**-0.5
         self.num_blocks = [-(-key_len // BLOCK_SIZE) for _, key_len in rows]
@@ -46,12 +48,12 @@ class Batch:
         self.query_start_loc = starts.int()
         self.seq_lens = torch.tensor([k for _, k in rows], dtype=torch.int32)
         shape = (total * BLOCK_SIZE, heads.num_kv_heads, heads.head_size)
-        self.key, self.value = (torch.randn(shape).bfloat16() for _ in range(2))
-        self.query = torch.randn(int(starts[-1]), heads.num_heads, heads.head_size).bfloat16()
+        self.key, self.value = (torch.randn(shape).to(dtype) for _ in range(2))
+        self.query = torch.randn(int(starts[-1]), heads.num_heads, heads.head_size).to(dtype)
         self.out = torch.full_like(self.query, torch.nan)
         self.peer_out = torch.full_like(self.query, torch.nan)
         pages = (total, heads.num_kv_heads, BLOCK_SIZE, 2 * heads.head_size)
-        self.kv_cache, self.peer_cache = (torch.zeros(pages).bfloat16() for _ in range(2))
+        self.kv_cache, self.peer_cache = (torch.zeros(pages).to(dtype) for _ in range(2))
         slots = torch.arange(total * BLOCK_SIZE)
         attention.kv_write(self.key, self.value, self.kv_cache, slots)
         self.write_peer(self.key, self.value, slots)
@@ -85,7 +87,7 @@ class Batch:
             num_kv_heads=self.heads.num_kv_heads,
             head_dim=self.heads.head_size,
             seq_lens=self.seq_lens,
-            dtype=torch.bfloat16,
+            dtype=self.query.dtype,
             query_start_loc=self.query_start_loc,
             causal=True,
             sliding_window_size=-1,

@@ -1,5 +1,7 @@
 """What one core can do at most: bf16 dot products, fp32 multiply-adds, reading memory.
 
+With AVX-512-BF16, or with AVX2, which has no bf16 dot product.
+
 A few lines of C++, compiled where the benchmark runs: they belong to no kernel.
 """
 
@@ -12,6 +14,8 @@ from pathlib import Path
 
 import torch
 
+from vllm_xyserve.ops import native
+
 _SOURCE = r"""
 #include <immintrin.h>
 #include <chrono>
@@ -20,12 +24,29 @@ using Clock = std::chrono::steady_clock;
 static double since(Clock::time_point t) {
   return std::chrono::duration<double>(Clock::now() - t).count();
 }
+#ifdef __AVX512F__
+using Float = __m512;
+using Bits = __m512i;
+#define F(name) _mm512_##name##_ps
+#define LOAD(p) _mm512_loadu_si512(p)
+#define XOR(a, b) _mm512_xor_si512(a, b)
 #define ALL(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
-// Opaque, so that sixteen equal sums are not computed once.
-#define START(i) __m512 a##i = _mm512_setzero_ps(); asm volatile("" : "+v"(a##i));
+constexpr int kSums = 16;
+#else
+using Float = __m256;
+using Bits = __m256i;
+#define F(name) _mm256_##name##_ps
+#define LOAD(p) _mm256_loadu_si256((const __m256i*)(p))
+#define XOR(a, b) _mm256_xor_si256(a, b)
+#define ALL(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+constexpr int kSums = 12;
+#endif
+// Opaque, so that equal sums are not computed once.
+#define START(i) Float a##i = F(setzero)(); asm volatile("" : "+v"(a##i));
 #define DOT(i) a##i = _mm512_dpbf16_ps(a##i, x, y);
-#define FMA(i) a##i = _mm512_fmadd_ps(a##i, u, v);
+#define FMA(i) a##i = F(fmadd)(a##i, u, v);
 #define END(i) asm volatile("" ::"v"(a##i));
+#ifdef __AVX512BF16__
 extern "C" double dot_gflops(long n) {
   ALL(START)
   __m512bh x = (__m512bh)_mm512_set1_epi32(0x3f803f80), y = x;
@@ -33,30 +54,32 @@ extern "C" double dot_gflops(long n) {
   for (long i = 0; i < n; ++i) { asm volatile("" : "+v"(x), "+v"(y)); ALL(DOT) }
   double s = since(t);
   ALL(END)
-  return n * 16 * 64 / s * 1e-9;
+  return n * kSums * 64 / s * 1e-9;
 }
+#endif
 extern "C" double fma_gflops(long n) {
   ALL(START)
-  __m512 u = _mm512_set1_ps(0.5f), v = u;
+  Float u = F(set1)(0.5f), v = u;
   auto t = Clock::now();
   for (long i = 0; i < n; ++i) { asm volatile("" : "+v"(u), "+v"(v)); ALL(FMA) }
   double s = since(t);
   ALL(END)
-  return n * 16 * 32 / s * 1e-9;
+  return n * kSums * (sizeof(Float) / 2) / s * 1e-9;
 }
 // Chunks of `bytes` in the given order, as a decode reads its pages.
 extern "C" double read_gbytes(const char* const* chunk, long num, long bytes) {
-  __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
+  constexpr long kBytes = sizeof(Bits);
+  Bits a = {}, b = a, c = a, d = a;
   auto t = Clock::now();
   for (long i = 0; i < num; ++i)
-    for (long o = 0; o < bytes; o += 256) {
-      a = _mm512_xor_si512(a, _mm512_loadu_si512(chunk[i] + o));
-      b = _mm512_xor_si512(b, _mm512_loadu_si512(chunk[i] + o + 64));
-      c = _mm512_xor_si512(c, _mm512_loadu_si512(chunk[i] + o + 128));
-      d = _mm512_xor_si512(d, _mm512_loadu_si512(chunk[i] + o + 192));
+    for (long o = 0; o < bytes; o += 4 * kBytes) {
+      a = XOR(a, LOAD(chunk[i] + o));
+      b = XOR(b, LOAD(chunk[i] + o + kBytes));
+      c = XOR(c, LOAD(chunk[i] + o + 2 * kBytes));
+      d = XOR(d, LOAD(chunk[i] + o + 3 * kBytes));
     }
   double s = since(t);
-  a = _mm512_xor_si512(_mm512_xor_si512(a, b), _mm512_xor_si512(c, d));
+  a = XOR(XOR(a, b), XOR(c, d));
   asm volatile("" ::"v"(a));
   return num * bytes / s * 1e-9;
 }
@@ -70,12 +93,14 @@ def _library() -> ctypes.CDLL:
         raise SystemExit("the benchmark measures the limits of a core and needs a C++ compiler")
     folder = Path(tempfile.mkdtemp(prefix="xyserve-limits-"))
     (folder / "limits.cc").write_text(_SOURCE, encoding="utf-8")
-    flags = ["-O2", "-shared", "-fPIC", "-mavx512f", "-mavx512bf16"]
+    wide = native.load().isa == "avx512_bf16"
+    isa = ["-mavx512f", "-mavx512bf16"] if wide else ["-mavx2", "-mfma"]
+    flags = ["-O2", "-shared", "-fPIC", *isa]
     target = folder / "limits.so"
     subprocess.run([compiler, *flags, str(folder / "limits.cc"), "-o", str(target)], check=True)
     library = ctypes.CDLL(str(target))
     shutil.rmtree(folder)
-    for name in ("dot_gflops", "fma_gflops", "read_gbytes"):
+    for name in (*(("dot_gflops",) if wide else ()), "fma_gflops", "read_gbytes"):
         getattr(library, name).restype = ctypes.c_double
     return library
 

@@ -1,12 +1,14 @@
 """Linear layers of three models: ours, vLLM's prepacked oneDNN path, and F.linear.
 
-The peer is held to AVX-512-BF16 (ONEDNN_MAX_CPU_ISA), the instruction set of our kernels; --amx
-adds what it does without that limit, for information. Both sides are called as a model calls them,
-output allocated, and alternate. The summary is of one thread; --threads adds rows.
+The peer is held to the instruction set of our kernels (ONEDNN_MAX_CPU_ISA; XYSERVE_ISA=avx2 chooses
+a lower one for both); --amx adds what it does without that limit, for information. Where oneDNN has
+no kernel (bf16 and fp16 on AVX2), stock vLLM calls F.linear, and that is the peer. Both sides are
+called as a model calls them, output allocated, and alternate. The summary is of one thread;
+--threads adds rows.
 
-geomean_ratio_m_1_8, _m_9_32, _m_33_64, _m_96_up   peer's time over ours, bf16
+geomean_ratio_m_1_8, _m_9_32, _m_33_64, _m_96_up   peer's time over ours in --dtype
 min_ratio            the worst point of them
-int8_over_bf16       our bf16 time over our int8 time (quantisation included), M >= 16
+int8_over_bf16       our time in --dtype over our int8 time (quantisation included), M >= 16
 int8_over_peer       the peer's int8 time over ours, quantisation included, M = 1..32
 random_order_ratio   as the first, each M called for the first time, M = 1..32 in random order
 worst_edge           largest t(M+1) * M / (t(M) * (M+1)), M = 8..512
@@ -27,9 +29,11 @@ from pathlib import Path
 from benchmarks import gemm_plot
 from benchmarks.gemm_child import Plan
 from benchmarks.harness import Options, Result, Row, Value, main
+from vllm_xyserve.ops import native
 
 SHAPES = Path(__file__).with_name("data") / "gemm"
-PEER_ISA = "AVX512_CORE_BF16"
+# What holds oneDNN to the instruction set of our kernels.
+PEER_ISA = {"avx512_bf16": "AVX512_CORE_BF16", "avx512": "AVX512_CORE", "avx2": "AVX2"}
 ALL_ROWS = (*range(1, 65), 96, 128, 129, 192, 256, 257, 511, 512, 1024)
 QUICK_ROWS = (1, 2, 4, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64, 96, 128, 257)
 INT8_ROWS = (1, 2, 4, 8, 16, 17, 32, 64, 128, 256)
@@ -73,6 +77,7 @@ def make_plan(options: Options, threads: int) -> Plan:
         edge_rows=list(QUICK_EDGE_ROWS if options.quick else range(8, 514)),
         int8_row_counts=list(INT8_ROWS if threads == 1 else ()),
         peer_only=False,
+        dtype=options.extra.dtype,
     )
 
 
@@ -107,15 +112,15 @@ def band(rows: Sequence[Row], kind: str, column: str, first: int, last: int) -> 
 
 def summarise(rows: Sequence[Row]) -> dict[str, float]:
     """The summary of the benchmark, from the rows of all children."""
-    ratios = [float(value or 0) for value in band(rows, "bf16", "ratio", 1, 1 << 30)]
+    ratios = [float(value or 0) for value in band(rows, "float", "ratio", 1, 1 << 30)]
     edges = [float(value or 0) for value in band(rows, "edge", "edge", 8, 512)]
     return {
-        "geomean_ratio_m_1_8": geomean(band(rows, "bf16", "ratio", 1, 8)),
-        "geomean_ratio_m_9_32": geomean(band(rows, "bf16", "ratio", 9, 32)),
-        "geomean_ratio_m_33_64": geomean(band(rows, "bf16", "ratio", 33, 64)),
-        "geomean_ratio_m_96_up": geomean(band(rows, "bf16", "ratio", 96, 1 << 30)),
+        "geomean_ratio_m_1_8": geomean(band(rows, "float", "ratio", 1, 8)),
+        "geomean_ratio_m_9_32": geomean(band(rows, "float", "ratio", 9, 32)),
+        "geomean_ratio_m_33_64": geomean(band(rows, "float", "ratio", 33, 64)),
+        "geomean_ratio_m_96_up": geomean(band(rows, "float", "ratio", 96, 1 << 30)),
         "min_ratio": min(ratios),
-        "int8_over_bf16": geomean(band(rows, "int8", "over_bf16", 16, 1 << 30)),
+        "int8_over_bf16": geomean(band(rows, "int8", "over_float", 16, 1 << 30)),
         "int8_over_peer": geomean(band(rows, "int8", "ratio", 1, 32)),
         "random_order_ratio": geomean(band(rows, "first", "ratio", 1, 32)),
         "worst_edge": max(edges),
@@ -124,7 +129,7 @@ def summarise(rows: Sequence[Row]) -> dict[str, float]:
 
 def add_shares(rows: Sequence[Row]) -> None:
     """Each rate as a share of the best that any layer reached with as many threads: the limit."""
-    for kind in ("bf16", "int8"):
+    for kind in ("float", "int8"):
         for threads in {row.get("threads") for row in rows}:
             group = [r for r in rows if r["kind"] == kind and r.get("threads") == threads]
             limit = max((float(row["gflops"] or 0) for row in group), default=1.0)
@@ -137,25 +142,29 @@ def add_amx(rows: Sequence[Row], plan: Plan) -> None:
     free = dataclasses.replace(plan, peer_only=True, int8_row_counts=[], edge_shapes=[])
     found = {(r["n"], r["k"], r["m"]): r["ratio"] for r in run_child(free, None)}
     for row in rows:
-        if row["kind"] == "bf16" and row.get("threads") == plan.threads:
+        if row["kind"] == "float" and row.get("threads") == plan.threads:
             row["peer_unlimited_ratio"] = found.get((row["n"], row["k"], row["m"]))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", choices=models(), default=models())
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="default: 1 2")
+    parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
     parser.add_argument("--amx", action="store_true", help="also the peer without a limit")
     parser.add_argument("--plot", metavar="PNG", help="time against M (needs matplotlib)")
 
 
 def run(options: Options) -> Result:
+    isa = native.load().isa
+    if isa not in PEER_ISA:
+        raise SystemExit(f"needs the native library on one of {', '.join(PEER_ISA)}, have {isa!r}")
     if options.extra.plot:
         gemm_plot.require()
     threads = [1] if options.quick else sorted({1, *options.extra.threads})
     rows: list[Row] = []
     for count in threads:
         plan = make_plan(options, count)
-        rows += run_child(plan, PEER_ISA)
+        rows += run_child(plan, PEER_ISA[isa])
         if options.extra.amx:
             add_amx(rows, plan)
     add_shares(rows)

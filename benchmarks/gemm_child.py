@@ -22,6 +22,7 @@ from benchmarks.harness import Row
 from vllm_xyserve.ops import native
 
 Call = Callable[[], torch.Tensor]
+LONG_CALL_S = 0.3  # fewer rounds above it
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +38,31 @@ class Plan:
     edge_rows: list[int]
     int8_row_counts: list[int]
     peer_only: bool
+    dtype: str
 
 
 class Layer:
-    """One bf16 weight, packed by us and by vLLM's oneDNN path, and plain for F.linear."""
+    """One weight of the default dtype, packed by us and by vLLM's oneDNN path, and plain.
+
+    onednn: whether oneDNN has a kernel for it. Where it has none (bf16 and fp16 on AVX2), stock
+    vLLM calls F.linear, and so does `peer`.
+    """
 
     def __init__(self, n: int, k: int) -> None:
         from vllm import _custom_ops as vllm_ops
 
         self.n, self.k = n, k
-        self.weight = torch.randn(n, k, dtype=torch.bfloat16)
+        self.weight = torch.randn(n, k)
         self.packed = torch.ops.xyserve.linear_pack(self.weight)
         self._vllm_ops = vllm_ops
-        self._handler = vllm_ops.create_onednn_mm(self.weight.t(), 32)
+        try:
+            self._handler = vllm_ops.create_onednn_mm(self.weight.t(), 32)
+            self.onednn = True
+        except RuntimeError:
+            self.onednn = False
 
     def inputs(self, num_rows: int) -> torch.Tensor:
-        return torch.randn(num_rows, self.k, dtype=torch.bfloat16)
+        return torch.randn(num_rows, self.k)
 
     def ours(self, x: torch.Tensor) -> Call:
         op, packed, n = torch.ops.xyserve.linear.default, self.packed, self.n
@@ -60,6 +70,8 @@ class Layer:
 
     def peer(self, x: torch.Tensor) -> Call:
         """What a layer of stock vLLM calls: its `cpu_linear` with the output allocated."""
+        if not self.onednn:
+            return self.plain(x)
         mm, handler = self._vllm_ops.onednn_mm, self._handler
         return lambda: mm(handler, x, None)
 
@@ -80,7 +92,7 @@ class Int8Layer:
         self.packed, self.sums = torch.ops.xyserve.linear_pack_int8(weight, self.scale)
         self._vllm_ops = vllm_ops
         self._handler = vllm_ops.create_onednn_scaled_mm(
-            weight.t(), scale, torch.bfloat16, True, False, 32
+            weight.t(), scale, torch.get_default_dtype(), True, False, 32
         )
 
     def ours(self, x: torch.Tensor) -> Call:
@@ -122,7 +134,10 @@ def alternate(calls: Sequence[Call], seconds: float, num_rounds: int) -> list[fl
     counts = []
     for call in calls:
         call()
-        counts.append(max(1, int(seconds / num_rounds / max(time_calls(call, 2), 1e-7))))
+        once = time_calls(call, 1)
+        if once > LONG_CALL_S:
+            num_rounds = 3
+        counts.append(max(1, int(seconds / num_rounds / max(once, 1e-7))))
     samples: list[list[float]] = [[] for _ in calls]
     for turn in range(num_rounds):
         order = range(len(calls)) if turn % 2 == 0 else reversed(range(len(calls)))
@@ -154,12 +169,14 @@ def float_rows(plan: Plan, name: str, n: int, k: int) -> list[Row]:
     layer, rows = Layer(n, k), []
     for m in plan.row_counts:
         x = layer.inputs(m)
-        calls = [layer.ours(x), layer.peer(x)] + ([] if plan.peer_only else [layer.plain(x)])
+        extra = layer.onednn and not plan.peer_only
+        calls = [layer.ours(x), layer.peer(x)] + ([layer.plain(x)] if extra else [])
         check(calls, 0.02)
         ours, peer, *plain = alternate(calls, plan.seconds, plan.num_rounds)
-        row: Row = {"kind": "bf16", "layer": name, "n": n, "k": k, "m": m}
+        row: Row = {"kind": "float", "layer": name, "n": n, "k": k, "m": m}
         row |= {"threads": plan.threads, "ours_us": ours * 1e6, "peer_us": peer * 1e6}
         row |= {"ratio": peer / ours, "gflops": 2e-9 * m * n * k / ours}
+        row |= {"peer": "oneDNN" if layer.onednn else "F.linear"}
         if plain:
             row |= {"f_linear_us": plain[0] * 1e6, "f_linear_ratio": plain[0] / ours}
         rows.append(row)
@@ -168,15 +185,15 @@ def float_rows(plan: Plan, name: str, n: int, k: int) -> list[Row]:
 
 
 def int8_rows(plan: Plan, name: str, n: int, k: int) -> list[Row]:
-    layer, bf16, rows = Int8Layer(n, k), Layer(n, k), []
+    layer, wide_layer, rows = Int8Layer(n, k), Layer(n, k), []
     for m in plan.int8_row_counts:
-        x = bf16.inputs(m)
-        calls = [layer.ours(x), layer.peer(x), bf16.ours(x)]
+        x = wide_layer.inputs(m)
+        calls = [layer.ours(x), layer.peer(x), wide_layer.ours(x)]
         check(calls[:2], 0.02)
         ours, peer, wide = alternate(calls, plan.seconds, plan.num_rounds)
         row: Row = {"kind": "int8", "layer": name, "n": n, "k": k, "m": m}
         row |= {"threads": plan.threads, "ours_us": ours * 1e6, "peer_us": peer * 1e6}
-        row |= {"ratio": peer / ours, "over_bf16": wide / ours, "gflops": 2e-9 * m * n * k / ours}
+        row |= {"ratio": peer / ours, "over_float": wide / ours, "gflops": 2e-9 * m * n * k / ours}
         rows.append(row)
     return rows
 
@@ -206,7 +223,7 @@ def edge_rows(plan: Plan, name: str, n: int, k: int) -> list[Row]:
 
 def run(plan: Plan) -> dict[str, Any]:
     torch.set_num_threads(plan.threads)
-    torch.set_default_dtype(torch.bfloat16)  # as in a bf16 model: the int8 handler reads it
+    torch.set_default_dtype(getattr(torch, plan.dtype))  # as in a model: the int8 handler reads it
     status = native.load()
     if not status.loaded:
         raise SystemExit(f"native library not loaded: {status.reason}; {status.mend}")

@@ -22,7 +22,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
     layers: dict[str, list[Row]] = {}
     for row in rows:
-        if row["kind"] == "bf16" and row.get("threads") == 1:
+        if row["kind"] == "float" and row.get("threads") == 1:
             layers.setdefault(f"{row['layer']} {row['n']} x {row['k']}", []).append(row)
     columns = min(3, len(layers))
     lines = -(-len(layers) // columns)

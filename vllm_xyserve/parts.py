@@ -90,8 +90,12 @@ def rival() -> str:
     """What gives the CPU parent other kernels than those that ours were measured against, or ""."""
     from vllm_xyserve.ops import isa
 
-    if isa.cpu_info().amx_bf16:
+    info = isa.cpu_info()
+    if info.amx_bf16:
         return "this CPU has AMX, for which vLLM has kernels of its own"
+    # Its newer kinds convert bf16 in hardware, which no flag of /proc/cpuinfo tells.
+    if info.avx_vnni and "avx512" not in info.isas:
+        return "this CPU has AVX-VNNI without AVX-512, for which oneDNN has kernels of its own"
     if importlib.util.find_spec("zentorch") is not None:
         return "zentorch brings kernels of its own"
     return ""

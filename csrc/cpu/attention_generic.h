@@ -27,6 +27,7 @@ struct MicroTile {
     const Step<T> step;
     const StepMask& mask;
     bool general;
+    bool prefetch;  // the keys and values of the next step, as this one's are read
   };
 
   static void run(const Call& call, int32_t count) {
@@ -52,10 +53,10 @@ struct MicroTile {
     const int32_t subs = call.mask.full ? kStepSubs : call.step.subs;
     int32_t sub = 0;
     for (; sub + V::kSubs <= subs; sub += V::kSubs) {
-      scores<R, V::kSubs>(call, sub);
+      call.prefetch ? scores<R, V::kSubs, true>(call, sub) : scores<R, V::kSubs, false>(call, sub);
     }
     for (; sub < subs; ++sub) {
-      scores<R, 1>(call, sub);
+      call.prefetch ? scores<R, 1, true>(call, sub) : scores<R, 1, false>(call, sub);
     }
     for (int r = 0; r < R; ++r) {
       row_weights(call, r, subs * kSubBlock);
@@ -63,10 +64,17 @@ struct MicroTile {
     const int32_t size = call.args.head_size;
     int32_t d = 0;
     for (; d + kColumns * kWidth <= size; d += kColumns * kWidth) {
-      product<R, kColumns>(call, d);
+      call.prefetch ? product<R, kColumns, true>(call, d) : product<R, kColumns, false>(call, d);
     }
     for (; d < size; d += kWidth) {
-      product<R, 1>(call, d);
+      product<R, 1, false>(call, d);
+    }
+  }
+
+  static inline __attribute__((always_inline)) void fetch(const T* from, int32_t count) {
+    constexpr int32_t kLine = 64 / static_cast<int32_t>(sizeof(T));
+    for (int32_t i = 0; i < count; i += kLine) {
+      __builtin_prefetch(from + i);
     }
   }
 
@@ -84,7 +92,7 @@ struct MicroTile {
     }
   }
 
-  template <int R, int S>
+  template <int R, int S, bool kPrefetch>
   static __attribute__((noinline)) void scores(const Call& call, int32_t sub) {
     constexpr int kAll = S * kVectors;
     const int32_t size = call.args.head_size;
@@ -96,6 +104,11 @@ struct MicroTile {
       }
     }
     for (int32_t d = 0; d < size; d += 2) {
+      if constexpr (kPrefetch) {
+        for (int i = 0; i < S; ++i) {
+          fetch(call.step.next_key[sub + i] + d * kSubBlock, 2 * kSubBlock);
+        }
+      }
       F k[kAll];
       for (int j = 0; j < kAll; ++j) {
         k[j] = V::load_even(call.step.key[sub + j / kVectors] + d * kSubBlock, kSubBlock,
@@ -207,6 +220,19 @@ struct MicroTile {
     }
   }
 
+  // The columns of a pair of tokens: together, or with fp32 those of one behind the other's row.
+  template <int NC>
+  static inline __attribute__((always_inline)) void fetch_pair(const T* pair, int32_t d,
+                                                               int32_t size) {
+    const T* at = pair + V::template offset<T>(d);
+    if constexpr (sizeof(T) == 4) {
+      fetch(at, NC * kWidth);
+      fetch(at + size, NC * kWidth);
+    } else {
+      fetch(at, 2 * NC * kWidth);
+    }
+  }
+
   // One token of a pair: its values times its weights.
   template <int R, int NC, bool kOdd>
   static inline __attribute__((always_inline)) void token(const Call& call, F (&o)[R][NC],
@@ -239,7 +265,7 @@ struct MicroTile {
     }
   }
 
-  template <int R, int NC>
+  template <int R, int NC, bool kPrefetch>
   static __attribute__((noinline)) void product(const Call& call, int32_t d) {
     const int32_t size = call.args.head_size;
     float* acc = call.work.acc + int64_t{call.row} * size + d;
@@ -255,6 +281,9 @@ struct MicroTile {
         const T* v = call.step.value[sub];
         for (int32_t lane = 0; lane < kSubBlock; lane += 2) {
           const float* pair_weights = weights + sub * kSubBlock + lane;
+          if constexpr (kPrefetch) {
+            fetch_pair<NC>(call.step.next_value[sub] + int64_t{lane} * size, d, size);
+          }
           token<R, NC, false>(call, o, v + int64_t{lane} * size, d, pair_weights);
           token<R, NC, true>(call, o, v + int64_t{lane} * size, d, pair_weights);
         }
@@ -307,12 +336,13 @@ struct MicroGeneric {
   }
 
   static void step(const AttentionArgs& args, bool general, Work& work, int32_t row, int32_t count,
-                   const Step<T>& step, const StepMask& mask, int32_t, bool widened) {
+                   const Step<T>& step, const StepMask& mask, int32_t num_groups, bool widened) {
     if (widened) {
       return MicroTile<V, float>::run(
-          {args, work, row, widened_step(step, args.head_size), mask, general}, count);
+          {args, work, row, widened_step(step, args.head_size), mask, general, false},
+          count);
     }
-    MicroTile<V, T>::run({args, work, row, step, mask, general}, count);
+    MicroTile<V, T>::run({args, work, row, step, mask, general, num_groups == 1}, count);
   }
 
  private:

@@ -50,11 +50,9 @@ struct VecAvx2 {
   static F broadcast(const F16* p) {
     return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<int16_t>(p->bits)));
   }
-  static void load_pairs(const Bf16* p, F* even, F* odd) {
-    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    *even = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
-    *odd = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
-  }
+  // Of two values that lie together per lane, the first or the second.
+  static F load_even(const Bf16* p) { return even(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static F load_odd(const Bf16* p) { return odd(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static F add(F a, F b) { return _mm256_add_ps(a, b); }
@@ -96,6 +94,10 @@ struct VecAvx2 {
   }
 
  private:
+  static F even(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+  static F odd(__m256i pairs) {
+    return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
+  }
   static F pow2(__m256i n) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
   }

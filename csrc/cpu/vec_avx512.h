@@ -41,11 +41,9 @@ struct VecAvx512 {
   static F broadcast(const F16* p) {
     return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(p->bits)));
   }
-  static void load_pairs(const Bf16* p, F* even, F* odd) {
-    const __m512i pairs = _mm512_loadu_si512(p);
-    *even = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
-    *odd = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
-  }
+  // Of two values that lie together per lane, the first or the second.
+  static F load_even(const Bf16* p) { return even(_mm512_loadu_si512(p)); }
+  static F load_odd(const Bf16* p) { return odd(_mm512_loadu_si512(p)); }
 
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
@@ -91,6 +89,12 @@ struct VecAvx512 {
     const __mmask16 is_nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
     const __m512i kept = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x400000));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+  }
+
+ private:
+  static F even(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+  static F odd(__m512i pairs) {
+    return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
   }
 };
 

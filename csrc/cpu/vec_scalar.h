@@ -74,10 +74,9 @@ struct VecScalar {
   static F broadcast(const T* p) {
     return load(p);
   }
-  static void load_pairs(const Bf16* p, F* even, F* odd) {
-    *even = load(p);
-    *odd = load(p + 1);
-  }
+  // Of two values that lie together per lane, the first or the second.
+  static F load_even(const Bf16* p) { return load(p); }
+  static F load_odd(const Bf16* p) { return load(p + 1); }
 
   static F add(F a, F b) { return a + b; }
   // Two roundings: without the instruction, the C library's fma costs a hundred times as much.

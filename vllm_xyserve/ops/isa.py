@@ -28,7 +28,8 @@ class CpuInfo:
 
     model: name as the kernel prints it. machine: architecture (`x86_64`, `aarch64`, ...).
     isas: usable members of `ISAS`, rising. amx_bf16: AMX tiles with bf16 exist (for diagnosis: no
-    kernel here uses them). num_cores: logical CPUs of the machine. cpuset: those that this process
+    kernel here uses them). avx_vnni: its 256-bit form, which CPUs without AVX-512 have (for the same).
+    num_cores: logical CPUs of the machine. cpuset: those that this process
     may run on.
     """
 
@@ -36,6 +37,7 @@ class CpuInfo:
     machine: str
     isas: tuple[str, ...]
     amx_bf16: bool
+    avx_vnni: bool
     num_cores: int
     cpuset: tuple[int, ...]
 
@@ -95,6 +97,7 @@ def cpu_info() -> CpuInfo:
         machine=platform.machine(),
         isas=isas_from_flags(flags),
         amx_bf16={"amx_tile", "amx_bf16"} <= flags,
+        avx_vnni="avx_vnni" in flags,
         num_cores=os.cpu_count() or 1,
         cpuset=tuple(cpuset),
     )
