@@ -155,7 +155,9 @@ def run(options: Options) -> Result:
     dtype = getattr(torch, options.extra.dtype)
     sizes = (1, 64, 256) if options.quick else (1, 16, 64, 256, 1024)
     writes = [
-        (n, *measure(write_case(heads, n, dtype), options)) for n in sizes for heads in (SMALL, LARGE)
+        (n, *measure(write_case(heads, n, dtype), options))
+        for n in sizes
+        for heads in (SMALL, LARGE)
     ]
     prefill = next(r for r in single if r["name"] == "prefill 2048" and r["D"] == SMALL.head_size)
     summary = {

@@ -10,6 +10,7 @@ geomean_ratio_m_1_8, _m_9_32, _m_33_64, _m_96_up   peer's time over ours in --dt
 min_ratio            the worst point of them
 int8_over_bf16       our time in --dtype over our int8 time (quantisation included), M >= 16
 int8_over_peer       the peer's int8 time over ours, quantisation included, M = 1..32
+int8_peer_error      the peer's largest int8 error, relative; ours is checked to be below 0.02
 random_order_ratio   as the first, each M called for the first time, M = 1..32 in random order
 worst_edge           largest t(M+1) * M / (t(M) * (M+1)), M = 8..512
 """
@@ -122,6 +123,9 @@ def summarise(rows: Sequence[Row]) -> dict[str, float]:
         "min_ratio": min(ratios),
         "int8_over_bf16": geomean(band(rows, "int8", "over_float", 16, 1 << 30)),
         "int8_over_peer": geomean(band(rows, "int8", "ratio", 1, 32)),
+        "int8_peer_error": max(
+            map(float, filter(None, band(rows, "int8", "peer_error", 1, 1 << 30)))
+        ),
         "random_order_ratio": geomean(band(rows, "first", "ratio", 1, 32)),
         "worst_edge": max(edges),
     }

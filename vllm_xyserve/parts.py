@@ -25,12 +25,14 @@ _LIBRARY: Final = {
     "npu": "the Ascend C library on a chip that it knows",
 }
 # (Instruction set, dtype) for which a part's native kernels were measured to win against vLLM's on
-# the same instruction set (docs/performance.md). Whatever is not here is nobody's default. Linear:
-# 365 points of SmolLM2's layers at 1.02 and up, 1.55 up to M = 8. Attention is not here: where the
-# bf16 dot product runs at full rate another form does the work, which no machine has timed yet.
+# the same instruction set (docs/performance.md). Whatever is not here is nobody's default.
+# AVX-512-BF16: linear, 365 points of SmolLM2's layers at 1.02 and up, 1.55 up to M = 8. Not
+# attention: where the bf16 dot product runs at full rate another form does the work, which no
+# machine has timed yet. AVX2: attention at 1.35 and up, 2.15 in the mean; linear layers at 4 to 9
+# times the speed in bf16 and fp16, for which oneDNN has no kernel there.
 _MEASURED: Final[dict[Part, frozenset[tuple[str, str]]]] = {
-    "attention": frozenset(),
-    "linear": frozenset({("avx512_bf16", "bfloat16")}),
+    "attention": frozenset({("avx2", name) for name in ("bfloat16", "float16", "float32")}),
+    "linear": frozenset({("avx512_bf16", "bfloat16"), ("avx2", "bfloat16"), ("avx2", "float16")}),
 }
 # The reference paths read and write host memory in the CPU family's layouts.
 _REFERENCE_FAMILIES = frozenset({"cpu"})

@@ -10,6 +10,7 @@ import pytest
 
 from tests.engine import features
 from tests.helpers.engine import Run
+from vllm_xyserve.ops.isa import cpu_info
 
 # Log probabilities of a bfloat16 model are known to a few hundredths: its logits are rounded to
 # 1 part in 256, and so is what goes into the last layer.
@@ -42,7 +43,11 @@ def test_perplexity_in_int8(linear_run: Run) -> None:
     names = ("upstream", "upstream-int8", "native-int8")
     plain, stock, ours = (perplexity(linear_run[name, "read"]) for name in names)
     assert stock != plain, "the int8 model computes as if it were not rounded"
-    assert ours == pytest.approx(stock, rel=0.02)
+    assert ours != plain, "ours computes as if it were not rounded"
+    assert ours == pytest.approx(plain, rel=0.05)
+    # Without VNNI, oneDNN adds byte products with saturation: stock's answers are wrong there.
+    if cpu_info().avx_vnni or "avx512_bf16" in cpu_info().isas:
+        assert ours == pytest.approx(stock, rel=0.02)
 
 
 def test_same_tokens_in_bfloat16(linear_run: Run) -> None:

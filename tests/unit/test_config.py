@@ -8,6 +8,7 @@ import pytest
 
 from vllm_xyserve import config, parts
 from vllm_xyserve.config import ConfigError, XyConfig, from_additional_config, parse
+from vllm_xyserve.ops import isa
 from vllm_xyserve.ops.isa import ISAS
 
 
@@ -93,12 +94,26 @@ def test_auto_stays_with_the_parent_and_says_why(on: parts.Machine, why: str) ->
 
 def test_auto_is_native_exactly_where_it_was_measured() -> None:
     for part in parts.PARTS:
-        for isa in ISAS:
+        for name in ISAS:
             for dtype in ("bfloat16", "float16", "float32"):
-                choice = parts.resolve(part, XyConfig(), "cpu", dtype, parts.Machine(isa))
-                measured = (isa, dtype) in parts._MEASURED[part]
-                assert choice.path == ("native" if measured else "upstream"), (part, isa, dtype)
+                choice = parts.resolve(part, XyConfig(), "cpu", dtype, parts.Machine(name))
+                measured = (name, dtype) in parts._MEASURED[part]
+                assert choice.path == ("native" if measured else "upstream"), (part, name, dtype)
                 assert bool(choice.reason) != measured
+
+
+def test_a_cpu_with_newer_vector_extensions_counts_as_unmeasured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """AVX-VNNI without AVX-512: oneDNN may have bf16 kernels there, which nobody compared."""
+    info = dataclasses.replace(
+        isa.cpu_info(), amx_bf16=False, avx_vnni=True, isas=("scalar", "avx2")
+    )
+    monkeypatch.setattr(isa, "cpu_info", lambda: info)
+    assert "AVX-VNNI" in parts.rival()
+    wider = dataclasses.replace(info, isas=ISAS)
+    monkeypatch.setattr(isa, "cpu_info", lambda: wider)
+    assert "AVX-VNNI" not in parts.rival()
 
 
 def test_native_by_name_needs_no_measurement_but_the_library() -> None:

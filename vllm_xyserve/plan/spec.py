@@ -80,7 +80,7 @@ class Device:
 # blocks. The attention kernel's own fit replaces these numbers.
 CPU: Final = Device(
     num_cores=2,
-    tile_rows=(6, 12, 24, 48, 96, 192),
+    tile_rows=(3, 4, 6, 12, 24, 48, 96, 192),
     split_quantum=16,
     cost=CostModel(task_ns=500, gbytes_per_s=14, gflops=170, partial_ns=40),
 )
