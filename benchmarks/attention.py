@@ -10,7 +10,8 @@ kv_write_ratio           CPU_ATTN over ours, least of 64 tokens and up
 
 The limit is that of the bf16 dot product on AVX-512-BF16, of fp32 multiply-adds on AVX2 and for
 other dtypes. The peer is vLLM's build for the CPU (XYSERVE_ISA=avx2 takes the one for AVX2), called
-as its impl calls it, scheduler metadata made beforehand like our task table. `--amx` measures its AMX form beside it, where the CPU has it.
+as its impl calls it, scheduler metadata made beforehand like our task table. `--amx` measures its
+AMX form beside it, where the CPU has it.
 """
 
 import argparse
@@ -124,7 +125,7 @@ def load_peer(isa: str) -> None:
     if isa == "avx2":
         # The file registers the operations; its name is not that of its module's function.
         with contextlib.suppress(ImportError):
-            import vllm._C_AVX2  # noqa: F401
+            import vllm._C_AVX2
     else:
         import vllm._C  # noqa: F401
     if not hasattr(torch.ops._C, "cpu_attention_with_kv_cache"):

@@ -115,6 +115,7 @@ def summarise(rows: Sequence[Row]) -> dict[str, float]:
     """The summary of the benchmark, from the rows of all children."""
     ratios = [float(value or 0) for value in band(rows, "float", "ratio", 1, 1 << 30)]
     edges = [float(value or 0) for value in band(rows, "edge", "edge", 8, 512)]
+    int8_errors = band(rows, "int8", "peer_error", 1, 1 << 30)
     return {
         "geomean_ratio_m_1_8": geomean(band(rows, "float", "ratio", 1, 8)),
         "geomean_ratio_m_9_32": geomean(band(rows, "float", "ratio", 9, 32)),

@@ -18,6 +18,7 @@ SUMMARY = {
     "min_ratio",
     "int8_over_bf16",
     "int8_over_peer",
+    "int8_peer_error",
     "random_order_ratio",
     "worst_edge",
 }
@@ -25,6 +26,7 @@ SUMMARY = {
 
 def options(quick: bool) -> Options:
     extra = argparse.Namespace(models=gemm.models(), threads=[1, 2], amx=False, plot=None)
+    extra.dtype = "bfloat16"
     return Options(quick=quick, json=False, extra=extra)
 
 
@@ -33,10 +35,11 @@ def rows() -> list[Row]:
     made: list[Row] = []
     for m in (1, 8, 9, 32, 33, 64, 96, 1024):
         common: Row = {"layer": "x", "n": 1, "k": 1, "m": m, "threads": 1}
-        made.append(common | {"kind": "bf16", "ratio": 2.0 if m <= 8 else 4.0, "gflops": float(m)})
-        int8: Row = {"kind": "int8", "ratio": 3.0, "over_bf16": 0.5 if m < 16 else 2.5}
+        made.append(common | {"kind": "float", "ratio": 2.0 if m <= 8 else 4.0, "gflops": float(m)})
+        int8: Row = {"kind": "int8", "ratio": 3.0, "over_float": 0.5 if m < 16 else 2.5}
+        int8["peer_error"] = m / 1e4
         made.append(common | int8 | {"gflops": float(m)})
-        made.append(common | {"kind": "bf16", "ratio": 0.1, "gflops": 1.0, "threads": 2})
+        made.append(common | {"kind": "float", "ratio": 0.1, "gflops": 1.0, "threads": 2})
     made += [{"kind": "first", "m": m, "ratio": r} for m, r in ((3, 1.0), (30, 9.0))]
     made += [{"kind": "edge", "m": m, "edge": e} for m, e in ((8, 1.01), (512, 1.2), (9, 1.1))]
     return made
@@ -54,6 +57,7 @@ def test_summary_has_the_agreed_keys_and_counts_one_thread_only() -> None:
             "min_ratio": 2.0,
             "int8_over_bf16": 2.5,
             "int8_over_peer": 3.0,
+            "int8_peer_error": 0.1024,
             "random_order_ratio": 3.0,
             "worst_edge": 1.2,
         }
@@ -63,9 +67,9 @@ def test_summary_has_the_agreed_keys_and_counts_one_thread_only() -> None:
 def test_shares_are_of_the_best_rate_with_as_many_threads() -> None:
     made = rows()
     gemm.add_shares(made)
-    shares = [(r["m"], r["share"]) for r in made if r["kind"] == "bf16" and r["threads"] == 1]
+    shares = [(r["m"], r["share"]) for r in made if r["kind"] == "float" and r["threads"] == 1]
     assert shares == [(m, m / 1024) for m in (1, 8, 9, 32, 33, 64, 96, 1024)]
-    assert {r["share"] for r in made if r["kind"] == "bf16" and r["threads"] == 2} == {1.0}
+    assert {r["share"] for r in made if r["kind"] == "float" and r["threads"] == 2} == {1.0}
 
 
 def test_shapes_are_those_of_three_models() -> None:
@@ -107,4 +111,4 @@ def test_sides_take_turns() -> None:
         return torch.ones(1)
 
     alternate([lambda: side("a"), lambda: side("b")], 0.0, 3)
-    assert seen == ["a"] * 3 + ["b"] * 3 + ["a", "b", "b", "a", "a", "b"]
+    assert seen == ["a"] * 2 + ["b"] * 2 + ["a", "b", "b", "a", "a", "b"]

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.helpers.plugins import run_command
 
@@ -267,7 +268,12 @@ def _attention_backend(vllm_config: Any, selected: Any = None, **fields: Any) ->
 def _attention_backends(vllm_config: Any) -> Facts:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum as Backend
 
-    flags = ("mla", "sparse", "mm_prefix", "pcp", "dcp", "rswa", "kv_connector", "batch_invariant")
+    flags = ("mla", "sparse", "mm_prefix", "pcp", "dcp", "rswa", "kv_connector")
+    invariant = {}
+    for path in ("upstream", "native"):
+        options = {"xyserve": {"attention": path}}
+        with mock.patch.object(vllm_config, "additional_config", options):
+            invariant[path] = _attention_backend(vllm_config, use_batch_invariant=True)
     return {
         "plain": _attention_backend(vllm_config),
         "CUSTOM": _attention_backend(vllm_config, Backend.CUSTOM),
@@ -275,6 +281,7 @@ def _attention_backends(vllm_config: Any) -> Facts:
         "stock": Backend.CPU_ATTN.get_path(),
         "registered": Backend.CUSTOM.get_path(),
         **{flag: _attention_backend(vllm_config, **{f"use_{flag}": True}) for flag in flags},
+        **{f"batch_invariant {path}": chosen for path, chosen in invariant.items()},
     }
 
 

@@ -144,14 +144,14 @@ def test_scheduler_class_follows_async_scheduling(cases: dict[str, Facts]) -> No
     assert classes["async"][:3] == ["XyAsyncScheduler", "XySchedulerMixin", "AsyncScheduler"]
 
 
-@pytest.mark.parametrize("case", ["plain", "CUSTOM", "registered"])
+@pytest.mark.parametrize("case", ["plain", "CUSTOM", "registered", "batch_invariant native"])
 def test_our_attention_backend(cases: dict[str, Facts], case: str) -> None:
     assert cases["attention_backends"][case] == BACKEND
 
 
 @pytest.mark.parametrize(
     "case",
-    ["CPU_ATTN", "mm_prefix", "pcp", "dcp", "rswa", "kv_connector", "batch_invariant"],
+    ["CPU_ATTN", "mm_prefix", "pcp", "dcp", "rswa", "kv_connector", "batch_invariant upstream"],
 )
 def test_attention_backend_of_the_parent(cases: dict[str, Facts], case: str) -> None:
     backends = cases["attention_backends"]

@@ -27,10 +27,9 @@ class CpuInfo:
     """What the CPU is and offers.
 
     model: name as the kernel prints it. machine: architecture (`x86_64`, `aarch64`, ...).
-    isas: usable members of `ISAS`, rising. amx_bf16: AMX tiles with bf16 exist (for diagnosis: no
-    kernel here uses them). avx_vnni: its 256-bit form, which CPUs without AVX-512 have (for the same).
-    num_cores: logical CPUs of the machine. cpuset: those that this process
-    may run on.
+    isas: usable members of `ISAS`, rising. amx_bf16: AMX tiles with bf16 exist. avx_vnni: so do
+    int8 dot products of 256 bits (no kernel here uses either). num_cores: logical CPUs of the
+    machine. cpuset: those that this process may run on.
     """
 
     model: str
