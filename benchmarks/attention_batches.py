@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from vllm_xyserve.ops import attention
+from vllm_xyserve.ops import attention, native
 from vllm_xyserve.ops.reference.attention import AttentionParams, paged_attention
-from vllm_xyserve.plan import CPU, Geometry, Planner, complete
+from vllm_xyserve.plan import CPU, CPU_AVX2, Geometry, Planner, complete
 
 Rows = list[tuple[int, int]]
 BLOCK_SIZE = 128  # vLLM's default on the CPU
@@ -60,7 +60,8 @@ class Batch:
         geometry = Geometry(
             heads.num_kv_heads, heads.num_heads // heads.num_kv_heads, heads.head_size
         )
-        table = Planner(CPU.with_cores(num_threads), geometry).plan(
+        cpu = CPU_AVX2 if native.load().isa == "avx2" else CPU
+        table = Planner(cpu.with_cores(num_threads), geometry).plan(
             [q for q, _ in rows], [k for _, k in rows]
         )
         complete(table, list(range(len(rows))), self.query_start_loc.numpy())

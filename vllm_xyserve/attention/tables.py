@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from vllm_xyserve.attention.inbox import inbox
+from vllm_xyserve.ops import native
 from vllm_xyserve.plan import check, complete
-from vllm_xyserve.plan.spec import CPU, Device, Geometry, PlanSpec, Policy
+from vllm_xyserve.plan.spec import CPU, CPU_AVX2, Device, Geometry, PlanSpec, Policy
 from vllm_xyserve.plan.step import Lengths, Table, planner
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 def device() -> Device:
     """The CPU with the threads that this process computes with."""
-    return CPU.with_cores(torch.get_num_threads())
+    cpu = CPU_AVX2 if native.load().isa == "avx2" else CPU
+    return cpu.with_cores(torch.get_num_threads())
 
 
 def spec_of(impl: MetaAttentionImpl, element_bytes: int, invariant: bool) -> PlanSpec:

@@ -76,13 +76,18 @@ class Device:
         return replace(self, num_cores=num_cores)
 
 
-# Two Zen 4 or Sapphire Rapids cores and more: 75 % of 233 GFLOP/s, 14 GB/s a core from shuffled
-# blocks. The attention kernel's own fit replaces these numbers.
+# Rates by benchmarks.attention_fit. Its 9 us a task hold for whole tiles and would forbid cuts that
+# pay: of 1.5, 3 and 9.6 us the first gave the shortest mixed steps on two threads (Zen 3).
+# AVX-512-BF16 on Sapphire Rapids, measured on one thread:
 CPU: Final = Device(
     num_cores=2,
     tile_rows=(3, 4, 6, 12, 24, 48, 96, 192),
     split_quantum=16,
-    cost=CostModel(task_ns=500, gbytes_per_s=14, gflops=170, partial_ns=40),
+    cost=CostModel(task_ns=1500, gbytes_per_s=27, gflops=116, partial_ns=40),
+)
+# AVX2 on Zen 3, 32 MB of third-level cache:
+CPU_AVX2: Final = replace(
+    CPU, cost=CostModel(task_ns=1500, gbytes_per_s=53, gflops=77, partial_ns=40)
 )
 # Ascend 910B per AIC, from the model in plan/ascend: a core's share of HBM, 1.6 to 1.8 TB/s over
 # 24, and what the softmax lets through of a tile, 4.6 to 6.3 TFLOP/s; of some rates tried, those
