@@ -339,8 +339,7 @@ struct MicroGeneric {
                    const Step<T>& step, const StepMask& mask, int32_t num_groups, bool widened) {
     if (widened) {
       return MicroTile<V, float>::run(
-          {args, work, row, widened_step(step, args.head_size), mask, general, false},
-          count);
+          {args, work, row, widened_step(step, args.head_size), mask, general, false}, count);
     }
     MicroTile<V, T>::run({args, work, row, step, mask, general, num_groups == 1}, count);
   }

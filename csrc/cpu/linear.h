@@ -181,8 +181,7 @@ void run_tile(const TileCall<D>& call) {
       __builtin_prefetch(next1, 0, 2);
       next1 += next_stride;
     }
-    step([](const X* p, auto phase)
-             __attribute__((always_inline)) { return D::load_a(p, phase); });
+    step([](const X* p, auto phase) __attribute__((always_inline)) { return D::load_a(p, phase); });
   }
   if (call.odd_k) {
     step([](const X* p, auto phase)
@@ -207,7 +206,8 @@ void run_tile(const TileCall<D>& call) {
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 32
       for (int v = 0; v < kVecs; ++v) {
-        sums[r][v] = D::V::add(D::V::load(call.partial + (r * kVecs + v) * D::V::kWidth), sums[r][v]);
+        sums[r][v] =
+            D::V::add(D::V::load(call.partial + (r * kVecs + v) * D::V::kWidth), sums[r][v]);
       }
     }
   }
@@ -420,8 +420,8 @@ void run_widened(TileCall<D> call, const LinearPart& part) {
   const T* x = static_cast<const T*>(args.x);
   const Walk walk = walk_of<D>(args, part, segments_of(D::kStep, args.n, args.k));
   const int64_t begin = walk.begin * D::kStep;
-  const int64_t end = walk.end * D::kStep >= args.k / D::kStep * D::kStep ? args.k
-                                                                          : walk.end * D::kStep;
+  const int64_t end =
+      walk.end * D::kStep >= args.k / D::kStep * D::kStep ? args.k : walk.end * D::kStep;
   const int64_t stride = (args.k + 15) / 16 * 16;
   int64_t most = kMostValues / (stride > 0 ? stride : 1);
   most = most > kWideRows ? kWideRows : most < D::kMaxRows ? D::kMaxRows : most;

@@ -21,9 +21,7 @@ struct DotAvx512Bf16 : DotBase<VecAvx512Bf16, Bf16> {
     return bits(_mm512_set1_epi32(pair));
   }
   // What follows the last value of a row may be anything, NaN too: it is not read.
-  static A load_last_a(const Bf16* p, EvenPhase) {
-    return bits(_mm512_set1_epi32(p->bits));
-  }
+  static A load_last_a(const Bf16* p, EvenPhase) { return bits(_mm512_set1_epi32(p->bits)); }
   static F multiply_add(A a, B b, F sum) { return _mm512_dpbf16_ps(sum, a, b); }
 
  private:

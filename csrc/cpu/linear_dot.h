@@ -61,7 +61,9 @@ struct Dot : DotBase<Vec, Element> {
   static constexpr int kPhases = 1;
   static B load_b(const Element* p, int v, EvenPhase) { return Vec::load(p + v * Vec::kWidth); }
   static A load_a(const float* p, EvenPhase) { return Vec::broadcast(p); }
-  static A load_last_a(const float* p, EvenPhase phase) { return load_a(p, phase); }  // never called
+  static A load_last_a(const float* p, EvenPhase phase) {
+    return load_a(p, phase);
+  }  // never called
   static F multiply_add(A a, B b, F sum) { return Vec::fma(a, b, sum); }
 };
 

@@ -44,15 +44,13 @@ struct VecAvx2 {
 
   static F set1(float v) { return _mm256_set1_ps(v); }
   static F broadcast(const float* p) { return _mm256_broadcast_ss(p); }
-  static F broadcast(const Bf16* p) {
-    return _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int32_t>(p->bits) << 16));
-  }
-  static F broadcast(const F16* p) {
-    return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<int16_t>(p->bits)));
-  }
   // Of two values that lie together per lane, the first or the second.
-  static F load_even(const Bf16* p) { return even(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
-  static F load_odd(const Bf16* p) { return odd(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static F load_even(const Bf16* p) {
+    return even(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static F load_odd(const Bf16* p) {
+    return odd(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
 
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static F add(F a, F b) { return _mm256_add_ps(a, b); }

@@ -35,12 +35,6 @@ struct VecAvx512 {
 
   static F set1(float v) { return _mm512_set1_ps(v); }
   static F broadcast(const float* p) { return _mm512_set1_ps(*p); }
-  static F broadcast(const Bf16* p) {
-    return _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int32_t>(p->bits) << 16));
-  }
-  static F broadcast(const F16* p) {
-    return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(p->bits)));
-  }
   // Of two values that lie together per lane, the first or the second.
   static F load_even(const Bf16* p) { return even(_mm512_loadu_si512(p)); }
   static F load_odd(const Bf16* p) { return odd(_mm512_loadu_si512(p)); }

@@ -70,10 +70,7 @@ struct VecScalar {
   }
 
   static F set1(float v) { return v; }
-  template <class T>
-  static F broadcast(const T* p) {
-    return load(p);
-  }
+  static F broadcast(const float* p) { return *p; }
   // Of two values that lie together per lane, the first or the second.
   static F load_even(const Bf16* p) { return load(p); }
   static F load_odd(const Bf16* p) { return load(p + 1); }
