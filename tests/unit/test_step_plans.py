@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import random
 from itertools import pairwise
@@ -10,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.helpers.scheduler_sim import make_sim
 from vllm_xyserve.attention import tables
 from vllm_xyserve.attention.inbox import PlanInbox
-from vllm_xyserve.plan import CPU, Geometry, PlanSpec, view
+from vllm_xyserve.ops import native
+from vllm_xyserve.plan import CPU, CPU_AVX2, Device, Geometry, PlanSpec, view
 from vllm_xyserve.plan.step import (
     PLANS_ATTRIBUTE,
     REPLAN_REASONS,
@@ -35,6 +38,15 @@ def inbox(monkeypatch: pytest.MonkeyPatch) -> PlanInbox:
     fresh.expects_plans = True
     monkeypatch.setattr(tables, "inbox", fresh)
     return fresh
+
+
+@pytest.mark.parametrize(("isa", "cpu"), [("avx2", CPU_AVX2), ("avx512_bf16", CPU), ("", CPU)])
+def test_costs_are_those_of_the_instruction_set(
+    monkeypatch: pytest.MonkeyPatch, isa: str, cpu: Device
+) -> None:
+    status = dataclasses.replace(native.load(), isa=isa)
+    monkeypatch.setattr(native, "load", lambda: status)
+    assert tables.device() == cpu.with_cores(torch.get_num_threads())
 
 
 def random_steps(seed: int, num_steps: int = 60) -> Any:
