@@ -30,6 +30,7 @@ from pathlib import Path
 from benchmarks import gemm_plot
 from benchmarks.gemm_child import Plan
 from benchmarks.harness import Options, Result, Row, Value, main
+from benchmarks.stopping import stopped_by_signals
 from vllm_xyserve.ops import native
 
 SHAPES = Path(__file__).with_name("data") / "gemm"
@@ -124,9 +125,7 @@ def summarise(rows: Sequence[Row]) -> dict[str, float]:
         "min_ratio": min(ratios),
         "int8_over_bf16": geomean(band(rows, "int8", "over_float", 16, 1 << 30)),
         "int8_over_peer": geomean(band(rows, "int8", "ratio", 1, 32)),
-        "int8_peer_error": max(
-            map(float, filter(None, band(rows, "int8", "peer_error", 1, 1 << 30)))
-        ),
+        "int8_peer_error": max(float(error or 0) for error in int8_errors),
         "random_order_ratio": geomean(band(rows, "first", "ratio", 1, 32)),
         "worst_edge": max(edges),
     }
@@ -179,4 +178,5 @@ def run(options: Options) -> Result:
 
 
 if __name__ == "__main__":
-    main(run, __doc__, add_arguments=add_arguments)
+    with stopped_by_signals():
+        main(run, __doc__, add_arguments=add_arguments)

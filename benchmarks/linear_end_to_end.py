@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.harness import Options, Result, Row, main
 from benchmarks.prefix_engines import EngineProcess, Setting
+from benchmarks.stopping import stopped_by_signals
 from vllm_xyserve.ops.isa import cpu_info
 
 NO_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
@@ -195,4 +196,5 @@ def _smollm2() -> str:
 
 
 if __name__ == "__main__":
-    main(run, __doc__, add_arguments=add_arguments)
+    with stopped_by_signals():
+        main(run, __doc__, add_arguments=add_arguments)

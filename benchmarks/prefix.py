@@ -33,6 +33,7 @@ from typing import Any
 from benchmarks import prefix_plot, prefix_workloads
 from benchmarks.harness import Options, Result, Row, main
 from benchmarks.prefix_engines import EngineProcess, Setting
+from benchmarks.stopping import stopped_by_signals
 
 CONCURRENCIES = (1, 8)
 STAGES = ("answers", "engines", "scheduler")
@@ -431,4 +432,5 @@ def run(options: Options) -> Result:
 
 
 if __name__ == "__main__":
-    main(run, __doc__, add_arguments=add_arguments)
+    with stopped_by_signals():
+        main(run, __doc__, add_arguments=add_arguments)

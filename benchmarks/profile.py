@@ -35,6 +35,7 @@ from benchmarks.serving.client import Client, Load, Sample
 from benchmarks.serving.servers import VARIANTS, Server, Settings, running
 from benchmarks.serving.text import Text
 from benchmarks.serving.workloads import Traffic
+from benchmarks.stopping import stopped_by_signals
 
 NUM_DECODES, DECODE_PROMPT_LEN, PREFILL_LEN = 8, 64, 512
 # Steps that are timed without the sampler; the first of each kind set kernels up.
@@ -226,9 +227,5 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    serve.stop_on_signals()
-    try:
+    with stopped_by_signals():
         harness.main(run, __doc__, add_arguments=add_arguments)
-    except serve.StopRequest as stopped:
-        print(f"stopped by {stopped}", file=sys.stderr)
-        sys.exit(130)

@@ -22,13 +22,12 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import signal
 import subprocess
 import sys
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import Options, Result
@@ -38,6 +37,7 @@ from benchmarks.serving.servers import ABLATION, VARIANTS, Settings
 from benchmarks.serving.state import State
 from benchmarks.serving.statistics import HEADLINES, Objective
 from benchmarks.serving.workloads import NAMES, Maker, Traces
+from benchmarks.stopping import stopped_by_signals
 from vllm_xyserve.ops.isa import cpu_info
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,10 +46,6 @@ QUICK_SERVERS = ("stock", "xyserve", "stock-again")
 FULL_SERVERS = ("stock", "xyserve", "native", "stock-again")
 # Lengths of the quick run, on top of the workloads' own scales.
 QUICK_SHRINK = 1 / 3
-
-
-class StopRequest(BaseException):
-    """A signal that asks the run to end; servers are stopped on the way out."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -211,23 +207,6 @@ def _commit() -> str | None:
     return answer.stdout.strip() or None
 
 
-def stop_on_signals() -> None:
-    """Have the signals that end a program unwind it, so that no server is left behind."""
-    stops = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def stop(number: int, frame: object) -> NoReturn:
-        for again in stops:  # a second one must not break off the stopping of the server
-            signal.signal(again, signal.SIG_IGN)
-        raise StopRequest(signal.Signals(number).name)
-
-    for number in stops:
-        signal.signal(number, stop)
-
-
 if __name__ == "__main__":
-    stop_on_signals()
-    try:
+    with stopped_by_signals("start it again to go on"):
         harness.main(run, __doc__, add_arguments=add_arguments)
-    except StopRequest as stopped:
-        print(f"stopped by {stopped}; start it again to go on", file=sys.stderr)
-        sys.exit(130)

@@ -5,7 +5,17 @@ Pure: no torch, no vLLM. docs/task-table.md explains layout and choices.
 
 from vllm_xyserve.plan.layout import DECODE, PREFILL, STRATEGIES, VERIFY, Sections
 from vllm_xyserve.plan.planner import Planner
-from vllm_xyserve.plan.spec import CPU, CPU_AVX2, GPU, NPU, CostModel, Device, Geometry, PlanSpec, Policy
+from vllm_xyserve.plan.spec import (
+    CPU,
+    CPU_AVX2,
+    GPU,
+    NPU,
+    CostModel,
+    Device,
+    Geometry,
+    PlanSpec,
+    Policy,
+)
 from vllm_xyserve.plan.table import PlanStatistics, check, complete, statistics, view
 
 __all__ = [
