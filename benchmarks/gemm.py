@@ -12,6 +12,8 @@ int8_over_bf16       our time in --dtype over our int8 time (quantisation includ
 int8_over_peer       the peer's int8 time over ours, quantisation included, M = 1..32
 int8_peer_error      the peer's largest int8 error, relative; ours is checked to be below 0.02
 random_order_ratio   as the first, each M called for the first time, M = 1..32 in random order
+unseen_over_order    our time for 200 row counts in random order, each for the first time, over that for
+                     the same in rising order, the worst layer
 worst_edge           largest t(M+1) * M / (t(M) * (M+1)), M = 8..512
 """
 
@@ -116,6 +118,7 @@ def summarise(rows: Sequence[Row]) -> dict[str, float]:
     """The summary of the benchmark, from the rows of all children."""
     ratios = [float(value or 0) for value in band(rows, "float", "ratio", 1, 1 << 30)]
     edges = [float(value or 0) for value in band(rows, "edge", "edge", 8, 512)]
+    unseen = [row for row in rows if row["kind"] == "unseen"]
     int8_errors = band(rows, "int8", "peer_error", 1, 1 << 30)
     return {
         "geomean_ratio_m_1_8": geomean(band(rows, "float", "ratio", 1, 8)),
@@ -127,6 +130,7 @@ def summarise(rows: Sequence[Row]) -> dict[str, float]:
         "int8_over_peer": geomean(band(rows, "int8", "ratio", 1, 32)),
         "int8_peer_error": max(float(error or 0) for error in int8_errors),
         "random_order_ratio": geomean(band(rows, "first", "ratio", 1, 32)),
+        "unseen_over_order": max(float(row["ours_over_order"] or 0) for row in unseen),
         "worst_edge": max(edges),
     }
 

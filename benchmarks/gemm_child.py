@@ -23,6 +23,7 @@ from vllm_xyserve.ops import native
 
 Call = Callable[[], torch.Tensor]
 LONG_CALL_S = 0.3  # fewer rounds above it
+NUM_UNSEEN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,27 @@ def first_calls(shapes: Sequence[tuple[str, int, int]]) -> list[Row]:
     return rows
 
 
+def random_order(shapes: Sequence[tuple[str, int, int]]) -> list[Row]:
+    """Many row counts, each once in random order as its first call, then once in rising order.
+
+    ours_over_order, peer_over_order: time of all in random order over that in rising order.
+    """
+    rows: list[Row] = []
+    for name, n, k in shapes:
+        layer = Layer(n, k)
+        order = random.sample(range(65, 513), NUM_UNSEEN)
+        inputs = {m: layer.inputs(m) for m in order}
+        row: Row = {"kind": "unseen", "layer": name, "n": n, "k": k}
+        for side in ("ours", "peer"):
+            calls = {m: getattr(layer, side)(inputs[m]) for m in order}
+            calls[order[0]]()  # the path, once: threads, pages
+            first = sum(time_calls(calls[m], 1) for m in order)
+            again = sum(time_calls(calls[m], 1) for m in sorted(order))
+            row |= {f"{side}_us": first * 1e6, f"{side}_over_order": first / again}
+        rows.append(row)
+    return rows
+
+
 def float_rows(plan: Plan, name: str, n: int, k: int) -> list[Row]:
     layer, rows = Layer(n, k), []
     for m in plan.row_counts:
@@ -247,6 +269,7 @@ def run(plan: Plan) -> dict[str, Any]:
         if not plan.peer_only and plan.threads == 1:
             small = [shape for shape in plan.shapes if shape[1] * shape[2] < 20_000_000]
             rows += first_calls(small or plan.shapes[:1])
+            rows += random_order((small or plan.shapes)[: 1 if plan.num_rounds < 9 else 4])
         for name, n, k in plan.shapes:
             rows += float_rows(plan, name, n, k)
             if plan.int8_row_counts:

@@ -20,6 +20,7 @@ SUMMARY = {
     "int8_over_peer",
     "int8_peer_error",
     "random_order_ratio",
+    "unseen_over_order",
     "worst_edge",
 }
 
@@ -41,6 +42,7 @@ def rows() -> list[Row]:
         made.append(common | int8 | {"gflops": float(m)})
         made.append(common | {"kind": "float", "ratio": 0.1, "gflops": 1.0, "threads": 2})
     made += [{"kind": "first", "m": m, "ratio": r} for m, r in ((3, 1.0), (30, 9.0))]
+    made += [{"kind": "unseen", "ours_over_order": value} for value in (0.99, 1.02)]
     made += [{"kind": "edge", "m": m, "edge": e} for m, e in ((8, 1.01), (512, 1.2), (9, 1.1))]
     return made
 
@@ -59,6 +61,7 @@ def test_summary_has_the_agreed_keys_and_counts_one_thread_only() -> None:
             "int8_over_peer": 3.0,
             "int8_peer_error": 0.1024,
             "random_order_ratio": 3.0,
+            "unseen_over_order": 1.02,
             "worst_edge": 1.2,
         }
     )
