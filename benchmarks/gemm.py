@@ -12,8 +12,8 @@ int8_over_bf16       our time in --dtype over our int8 time (quantisation includ
 int8_over_peer       the peer's int8 time over ours, quantisation included, M = 1..32
 int8_peer_error      the peer's largest int8 error, relative; ours is checked to be below 0.02
 random_order_ratio   as the first, each M called for the first time, M = 1..32 in random order
-unseen_over_order    our time for 200 row counts in random order, each called for the first time, over
-                     that for the same in rising order; the worst layer
+unseen_over_order    our time for 200 row counts in random order, each for the first time, over that
+                     for the same in rising order; the worst layer
 worst_edge           largest t(M+1) * M / (t(M) * (M+1)), M = 8..512
 """
 
