@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from vllm_xyserve.ops import attention, native
+from vllm_xyserve.attention import tables
+from vllm_xyserve.ops import attention
 from vllm_xyserve.ops.reference.attention import AttentionParams, paged_attention
-from vllm_xyserve.plan import CPU, CPU_AVX2, Geometry, Planner, complete
+from vllm_xyserve.plan import Geometry, Planner, complete
 
 Rows = list[tuple[int, int]]
 BLOCK_SIZE = 128  # vLLM's default on the CPU
@@ -23,6 +24,10 @@ class Heads:
     num_heads: int
     num_kv_heads: int
     head_size: int
+
+    def geometry(self, element_bytes: int = 2) -> Geometry:
+        group_size = self.num_heads // self.num_kv_heads
+        return Geometry(self.num_kv_heads, group_size, self.head_size, element_bytes)
 
 
 def num_pairs(rows: Rows) -> int:
@@ -57,11 +62,8 @@ class Batch:
         slots = torch.arange(total * BLOCK_SIZE)
         attention.kv_write(self.key, self.value, self.kv_cache, slots)
         self.write_peer(self.key, self.value, slots)
-        geometry = Geometry(
-            heads.num_kv_heads, heads.num_heads // heads.num_kv_heads, heads.head_size
-        )
-        cpu = CPU_AVX2 if native.load().isa == "avx2" else CPU
-        table = Planner(cpu.with_cores(num_threads), geometry).plan(
+        geometry = heads.geometry(dtype.itemsize)
+        table = Planner(tables.device().with_cores(num_threads), geometry).plan(
             [q for q, _ in rows], [k for _, k in rows]
         )
         complete(table, list(range(len(rows))), self.query_start_loc.numpy())

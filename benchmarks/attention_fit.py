@@ -4,7 +4,8 @@ python -m benchmarks.attention --threads 1 --json > measured.json
 python -m benchmarks.attention_fit measured.json
 
 Least squares of the relative error over all attention cases, both head sizes, with task_ns,
-gbytes_per_s and gflops not negative. partial_ns is not in it: nothing is cut on one thread.
+gbytes_per_s and gflops not negative, for a dtype of two bytes. partial_ns is not in it: nothing is
+cut on one thread.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from benchmarks.attention import CASES, LARGE, SMALL, trace_cases
 from benchmarks.attention_batches import Heads, Rows
-from vllm_xyserve.plan import CPU, Geometry, Planner
+from vllm_xyserve.plan import CPU, Planner
 from vllm_xyserve.plan.table import view
 
 NAMES = ("ns a task", "GB/s", "GFLOP/s")
@@ -26,7 +27,7 @@ Array = npt.NDArray[np.float64]
 
 def terms(heads: Heads, rows: Rows) -> Array:
     """Tasks, bytes and operations of a batch as the planner counts them, one core, [3]."""
-    geometry = Geometry(heads.num_kv_heads, heads.num_heads // heads.num_kv_heads, heads.head_size)
+    geometry = heads.geometry()
     planner = Planner(CPU.with_cores(1), geometry)
     tasks = view(planner.plan([q for q, _ in rows], [k for _, k in rows])).tasks
     tasks = tasks[tasks["num_queries"] > 0]

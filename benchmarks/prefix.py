@@ -167,9 +167,13 @@ def check_answers(bench: Bench) -> Row:
     brief = {"num_sessions": num_sessions, "num_turns": num_turns, "num_generated": 12}
     num_requests = num_ties = hits = 0
     with ExitStack() as stack:
-        cold = bench.setting("cold", "float32", False, True, enable_prefix_caching=False)
+        cold = bench.setting(
+            "cold", "float32", ours=False, want_margins=True, enable_prefix_caching=False
+        )
         peer = stack.enter_context(EngineProcess(cold))
-        ours = stack.enter_context(EngineProcess(bench.setting("ours", "float32", True, True)))
+        ours = stack.enter_context(
+            EngineProcess(bench.setting("ours", "float32", ours=True, want_margins=True))
+        )
         for name in names:
             for concurrency in CONCURRENCIES[-1:] if bench.options.quick else CONCURRENCIES:
                 got = bench.run(ours, name, concurrency, brief=brief)

@@ -42,12 +42,8 @@ struct LanesAvx2 : VecAvx2 {
   static F load_odd(const float* p, int64_t count, int j) {
     return _mm256_loadu_ps(p + count + 8 * j);
   }
-  static F load_even(const Bf16* p, int64_t, int j) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(pairs(p, j), 16));
-  }
-  static F load_odd(const Bf16* p, int64_t, int j) {
-    return _mm256_castsi256_ps(_mm256_and_si256(pairs(p, j), _mm256_set1_epi32(-65536)));
-  }
+  static F load_even(const Bf16* p, int64_t, int j) { return VecAvx2::load_even(p + 16 * j); }
+  static F load_odd(const Bf16* p, int64_t, int j) { return VecAvx2::load_odd(p + 16 * j); }
   static F load_even(const F16* p, int64_t, int j) {
     return widen(_mm256_and_si256(pairs(p, j), _mm256_set1_epi32(0xFFFF)));
   }
@@ -61,8 +57,7 @@ struct LanesAvx2 : VecAvx2 {
   }
 
  private:
-  template <class T>
-  static __m256i pairs(const T* p, int j) {
+  static __m256i pairs(const F16* p, int j) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16 * j));
   }
   // Eight 32-bit lanes that hold fp16 bits.

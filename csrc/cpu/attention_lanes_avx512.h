@@ -38,13 +38,8 @@ struct LanesAvx512 : VecAvx512 {
   static F load_odd(const float* p, int64_t count, int j) {
     return _mm512_loadu_ps(p + count + 16 * j);
   }
-  static F load_even(const Bf16* p, int64_t, int j) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p + 32 * j), 16));
-  }
-  static F load_odd(const Bf16* p, int64_t, int j) {
-    const __m512i pairs = _mm512_loadu_si512(p + 32 * j);
-    return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
-  }
+  static F load_even(const Bf16* p, int64_t, int j) { return VecAvx512::load_even(p + 32 * j); }
+  static F load_odd(const Bf16* p, int64_t, int j) { return VecAvx512::load_odd(p + 32 * j); }
   static F load_even(const F16* p, int64_t, int j) {
     return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_loadu_si512(p + 32 * j)));
   }

@@ -6,6 +6,7 @@
 // the note in vec_scalar.h.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -162,9 +163,9 @@ void run_tile(const TileCall<D>& call) {
     }
   };
   auto step = [&](auto load_a) __attribute__((always_inline)) {
-    pass(std::integral_constant<int, 0>{}, load_a);
+    pass(EvenPhase{}, load_a);
     if constexpr (D::kPhases == 2) {
-      pass(std::integral_constant<int, 1>{}, load_a);
+      pass(OddPhase{}, load_a);
     }
     x += D::kStep;
     b0 += kStepElements;
@@ -233,9 +234,6 @@ struct TileTable {
   }
 };
 
-// Rows whose sums wait between K blocks.
-constexpr int64_t kBlockRows = 192;
-
 template <int kMaxRows>
 inline int64_t most_rows(const LinearArgs& args) {
   return args.tile_rows > 0 && args.tile_rows < kMaxRows ? args.tile_rows : kMaxRows;
@@ -291,6 +289,7 @@ inline Walk walk_of(const LinearArgs& args, const LinearPart& part, const Segmen
 // its own.
 template <class D, int kMaxRows, int G>
 void run_columns(TileCall<D> call, const LinearPart& part, int64_t panel_elements) {
+  constexpr int64_t kBlockRows = 192;
   using T = typename D::T;
   const LinearArgs& args = *call.args;
   const Segments segments = segments_of(D::kStep, args.n, args.k);
@@ -397,11 +396,7 @@ void widen_rows(const typename D::T* x, int64_t x_row_stride, int64_t rows, int6
   for (int64_t row = 0; row < rows; ++row) {
     const typename D::T* from = x + row * x_row_stride;
     float* to = wide + row * wide_row_stride;
-    int64_t i = begin;
-    for (; i + V::kWidth <= end; i += V::kWidth) {
-      V::store(to + i, V::load(from + i));
-    }
-    if (i < end) {
+    for (int64_t i = begin; i < end; i += V::kWidth) {
       store_partly<V>(to + i, load_partly<V>(from + i, end - i), end - i);
     }
   }
@@ -420,19 +415,19 @@ void run_widened(TileCall<D> call, const LinearPart& part) {
   const T* x = static_cast<const T*>(args.x);
   const Walk walk = walk_of<D>(args, part, segments_of(D::kStep, args.n, args.k));
   const int64_t begin = walk.begin * D::kStep;
-  const int64_t end =
-      walk.end * D::kStep >= args.k / D::kStep * D::kStep ? args.k : walk.end * D::kStep;
+  const int64_t end = walk.end == args.k / D::kStep ? args.k : walk.end * D::kStep;
   const int64_t stride = (args.k + 15) / 16 * 16;
-  int64_t most = kMostValues / (stride > 0 ? stride : 1);
-  most = most > kWideRows ? kWideRows : most < D::kMaxRows ? D::kMaxRows : most;
+  const int64_t most =
+      std::clamp<int64_t>(kMostValues / std::max<int64_t>(stride, 1), D::kMaxRows, kWideRows);
   const int64_t num_rows = part.row_end - part.row_begin;
   const int64_t num_chunks = (num_rows + most - 1) / most;
   static thread_local std::vector<float> wide;
+  if (const int64_t needed = std::min(most, num_rows) * stride;
+      static_cast<int64_t>(wide.size()) < needed) {
+    wide.resize(static_cast<size_t>(needed));
+  }
   for (int64_t i = 0, row = part.row_begin; i < num_chunks; ++i) {
     const int64_t rows = num_rows / num_chunks + (i < num_rows % num_chunks ? 1 : 0);
-    if (static_cast<int64_t>(wide.size()) < rows * stride) {
-      wide.resize(static_cast<size_t>(rows * stride));
-    }
     widen_rows<D>(x + row * args.x_row_stride, args.x_row_stride, rows, begin, end, wide.data(),
                   stride);
     LinearPart chunk = part;

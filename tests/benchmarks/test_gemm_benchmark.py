@@ -26,8 +26,9 @@ SUMMARY = {
 
 
 def options(quick: bool) -> Options:
-    extra = argparse.Namespace(models=gemm.models(), threads=[1, 2], amx=False, plot=None)
-    extra.dtype = "bfloat16"
+    extra = argparse.Namespace(
+        models=gemm.models(), threads=[1, 2], amx=False, plot=None, dtype="bfloat16"
+    )
     return Options(quick=quick, json=False, extra=extra)
 
 
@@ -114,4 +115,4 @@ def test_sides_take_turns() -> None:
         return torch.ones(1)
 
     alternate([lambda: side("a"), lambda: side("b")], 0.0, 3)
-    assert seen == ["a"] * 2 + ["b"] * 2 + ["a", "b", "b", "a", "a", "b"]
+    assert seen == ["a"] * 3 + ["b"] * 3 + ["a", "b", "b", "a", "a", "b"]
