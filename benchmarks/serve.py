@@ -38,12 +38,15 @@ from benchmarks.serving.state import State
 from benchmarks.serving.statistics import HEADLINES, Objective
 from benchmarks.serving.workloads import NAMES, Maker, Traces
 from benchmarks.stopping import stopped_by_signals
+from vllm_xyserve import parts
+from vllm_xyserve.config import XyConfig
 from vllm_xyserve.ops.isa import cpu_info
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 QUICK_SERVERS = ("stock", "xyserve", "stock-again")
 FULL_SERVERS = ("stock", "xyserve", "native", "stock-again")
+QUICK_MINUTES, FULL_MINUTES = 5.0, 85.0
 # Lengths of the quick run, on top of the workloads' own scales.
 QUICK_SHRINK = 1 / 3
 
@@ -57,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-ablation", action="store_true", help="(the quick run has none)")
     parser.add_argument("--no-answers", action="store_true", help="do not compare the answers")
     parser.add_argument("--repeats", type=int, help="default 3, quick 1")
-    parser.add_argument("--minutes", type=float, default=85.0, help="aim of a full run")
+    aims = f"aim (default {FULL_MINUTES:.0f}, quick {QUICK_MINUTES:.0f}); what does not fit is cut"
+    parser.add_argument("--minutes", type=float, help=aims)
     parser.add_argument("--model", help="folder (default: the demo model of `make setup`)")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--max-model-len", type=int, default=8192)
@@ -86,7 +90,8 @@ def run(options: Options) -> Result:
         path.unlink(missing_ok=True)
     state = State(path, described(mode, scope, settings, maker, objective))
     began = datetime.now(UTC)
-    Run(scope, settings, maker, objective, state, extra.out / "logs").whole()
+    taken = Run(scope, settings, maker, objective, state, extra.out / "logs")
+    taken.whole()
     found = results.Results.of(state)
     agreements = [value for _, value in state.all("answers")]
     whole = {
@@ -95,7 +100,7 @@ def run(options: Options) -> Result:
         "note": f"{extra.note} {shlex.join(['python', '-m', 'benchmarks.serve', *sys.argv[1:]])}; "
         f"this part of the run took {(datetime.now(UTC) - began).total_seconds() / 60:.1f} min.",
         "settings": state.get("settings"),
-        "plan": state.get("plan"),
+        "plan": {**state.get("plan"), "left_out": taken.left_out},
         "agreements": agreements,
         "servers": found.servers,
         "cells": found.figures,
@@ -113,7 +118,7 @@ def make_scope(options: Options) -> Scope:
         SystemExit: the options of the plugin are no JSON object.
     """
     extra, quick = options.extra, options.quick
-    names = extra.servers or (QUICK_SERVERS if quick else FULL_SERVERS)
+    names = extra.servers or (QUICK_SERVERS if quick else _full_servers(extra.dtype))
     variants = {name: VARIANTS[name] for name in VARIANTS if name in {"stock", *names}}
     if extra.options is not None:
         given = _json_object(extra.options)
@@ -125,7 +130,7 @@ def make_scope(options: Options) -> Scope:
         variants,
         {name: VARIANTS[name] for name in ablation},
         extra.repeats or (1 if quick else 3),
-        extra.minutes * 60,
+        60 * (extra.minutes or (QUICK_MINUTES if quick else FULL_MINUTES)),
         not extra.no_answers,
     )
 
@@ -163,7 +168,6 @@ def described(
         "repeats": scope.repeats,
         "minutes": scope.seconds / 60,
         "server": settings.described(),
-        "lengths_times": maker.shrink,
         "traces": {name: Path(getattr(maker.traces, name)).name for name in Traces.__slots__},
         "objective": asdict(objective),
         "cpu": f"{info.model}, {info.num_cores} cores",
@@ -179,6 +183,13 @@ def write(folder: Path, mode: str, whole: dict[str, Any], found: results.Results
     (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     (folder / f"{name}.html").write_text(report.page(whole, found), encoding="utf-8")
     print(f"report: {folder / name}.html and .json", file=sys.stderr)
+
+
+def _full_servers(dtype: str) -> tuple[str, ...]:
+    """`native` is left out where the shipped default is the same."""
+    shipped = [parts.resolve(part, XyConfig(), "cpu", dtype).path for part in parts.PARTS]
+    alike = all(path == "native" for path in shipped)
+    return tuple(name for name in FULL_SERVERS if not (alike and name == "native"))
 
 
 def _demo_model() -> str:

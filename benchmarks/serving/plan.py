@@ -2,14 +2,15 @@
 
 Sizes follow from how fast each server computes prompts and generates (`Speed`, measured first), so
 that the whole run fits into its minutes on any machine: cells get as many requests as the time
-allows, and at least `MIN_REQUESTS`; if even that is too long, the last cells of the list are left
-out, and the report says so.
+allows, and at least `MIN_REQUESTS`; if even that is too long, all lengths are scaled down
+(`LENGTHS`), and then the last cells of the list are left out. The report says both. The quick run
+knows no speeds: it goes on to the next cell of its list for as long as there is time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmarks.serving.client import Load
@@ -18,7 +19,10 @@ from benchmarks.serving.workloads import NAMES, Traffic
 HEADLINE_USERS = 8
 MIN_REQUESTS = 16
 MAX_REQUESTS = 120
-RATE_FRACTIONS = (0.25, 0.5, 0.75, 1.0)
+# The most telling first: a light load takes as long as a machine's stock server is slow.
+RATE_FRACTIONS = (1.0, 0.5, 0.75, 0.25)
+# Of all prompts and answers, on top of the workloads' own scales; the longest that fits is taken.
+LENGTHS = (1.0, 1 / 2, 1 / 3, 1 / 5)
 RATE_WORKLOADS = ("conversation", "coding")
 USER_WORKLOADS = ("mixed", "conversation")
 OTHER_USERS = (1, 32)
@@ -68,13 +72,18 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A plan. seconds: about how long its cells take in all; dropped: names of cells left out."""
+    """A plan.
+
+    seconds: about how long its cells take in all; dropped: names of cells left out; lengths: that
+    all prompts and answers are multiplied by.
+    """
 
     cells: tuple[Cell, ...]
     ablation_cells: tuple[Cell, ...]
     seconds_per_cell: float
     seconds: float
     dropped: tuple[str, ...]
+    lengths: float = 1.0
 
 
 def headline(workload: str, num_requests: int) -> Cell:
@@ -83,8 +92,22 @@ def headline(workload: str, num_requests: int) -> Cell:
 
 
 def quick(workloads: Sequence[str]) -> tuple[Cell, ...]:
-    """The headline cells in the least size."""
-    return tuple(headline(name, MIN_REQUESTS) for name in workloads)
+    """The headline cells in the least size, the one that holds something of all others first."""
+    order = sorted(workloads, key=lambda name: name != "mixed")
+    return tuple(headline(name, MIN_REQUESTS) for name in order)
+
+
+def fitting(whole: Callable[[float], Budget]) -> Budget:
+    """The plan with the longest of `LENGTHS` with which no cell is left out.
+
+    Args:
+        whole: the plan for lengths that are multiplied by its argument.
+    """
+    for lengths in LENGTHS:
+        found = replace(whole(lengths), lengths=lengths)
+        if not found.dropped:
+            break
+    return found
 
 
 def full(

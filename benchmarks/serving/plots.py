@@ -77,7 +77,7 @@ def ablation(results: Results) -> str:
     cells = results.cells(ABLATION[0])
     if not cells:
         return _NOTHING
-    variants = [name for name in ("native", *ABLATION) if name in results.figures]
+    variants = [v for v in (results.whole_native, *ABLATION) if v in results.figures]
     figure, axes = _figure(7, 3)
     width = 0.8 / len(cells)
     for number, cell in enumerate(cells):

@@ -90,6 +90,8 @@ def _intro(whole: Mapping[str, Any], results: Results) -> str:
         f"{machine['num_cores']} cores, {escape(str(machine['isa']))}, AMX {amx} &middot; "
         f"{escape(versions)} &middot; load average {machine['load_average']}</p>"
         f"<p>{escape(whole['note'])}</p>"
+        f"<p>Lengths are those of the workloads times {whole['plan']['lengths_times']:.2g}. Left "
+        f"out for want of time: {escape(', '.join(whole['plan']['left_out'])) or 'nothing'}.</p>"
         f"<p>Medians of {repeats} alternating repeats; in brackets the extremes over the repeats. "
         "A ratio above 1 is better. Two servers of stock vLLM compared with each other differ by "
         f"<b>{known}</b> (the largest root mean square over all cells of {', '.join(HEADLINES)}); "
@@ -120,7 +122,7 @@ def _ablation(results: Results) -> str:
     if not any(name in results.figures for name in ABLATION):
         return "<p>Not part of this run.</p>"
     lines = []
-    for variant in ("native", *ABLATION):
+    for variant in (results.whole_native, *ABLATION):
         for cell in results.cells(ABLATION[0]):
             found = {c.figure: c for c in results.comparisons(variant, cell)}
             note = f"{variant}: {VARIANTS[variant].note}"

@@ -62,6 +62,11 @@ class Results:
         """The servers that are compared with stock, in the order of their first cell."""
         return [name for name in self.figures if name not in (STOCK, AGAIN)]
 
+    @property
+    def whole_native(self) -> str:
+        """The server with all parts native; the shipped one where that is the same."""
+        return "native" if "native" in self.figures else "xyserve"
+
     def cells(self, variant: str) -> list[str]:
         """Names of a server's cells."""
         return list(self.figures.get(variant, {}))

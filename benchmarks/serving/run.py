@@ -5,21 +5,23 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.serving import answers, plan
 from benchmarks.serving.client import Client, Load
-from benchmarks.serving.plan import Cell, Speed
+from benchmarks.serving.plan import Budget, Cell, Speed
 from benchmarks.serving.servers import VARIANTS, Server, Settings, Variant, running
 from benchmarks.serving.state import State
 from benchmarks.serving.statistics import Objective, figures
 from benchmarks.serving.workloads import Maker, Traffic
 
-# Costs of one server's run beside its cells, on two idle cores: start 45 s, warm-up, stop.
-START_S = 60.0
+# How long a server takes to stop, and what its cells lose between one another.
+_STOP_S = 5.0
 _CALIBRATION_REQUESTS = 8
+# Speeds are measured with lengths as the quick run's: on a slow machine whole ones take minutes.
+_CALIBRATION_LENGTHS = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ class Run:
         self._scope, self._settings, self._maker = scope, settings, maker
         self._objective, self._state, self._folder = objective, state, folder
         self._traffic: dict[tuple[str, int, int], Traffic] = {}
-        self._began, self._done, self._total = time.monotonic(), 0, 0
+        self._began = self._cells_began = time.monotonic()
+        self._done, self._total, self._num_servers = 0, 0, 0
 
     def whole(self) -> None:
         """Everything that the state does not hold yet."""
@@ -75,8 +78,9 @@ class Run:
             for repeat in range(self._scope.repeats)
             for variant in self._order(repeat)
         ]
-        self._began = time.monotonic()
+        self._cells_began = time.monotonic()
         self._total = sum(len(self._missing(*item)) for item in work)
+        self._num_servers = len(work)
         for variant, repeat, wanted in work:
             if missing := self._missing(variant, repeat, wanted):
                 self._server(variant, repeat, missing)
@@ -90,7 +94,14 @@ class Run:
 
     def _missing(self, variant: Variant, repeat: int, cells: Sequence[Cell]) -> list[Cell]:
         key = {"variant": variant.name, "repeat": repeat}
-        return [c for c in cells if self._state.get("cell", cell=c.name, **key) is None]
+        wanted = [c for c in cells if c.name not in self.left_out]
+        return [c for c in wanted if self._state.get("cell", cell=c.name, **key) is None]
+
+    @property
+    def left_out(self) -> list[str]:
+        """Names of the cells for which the time did not do."""
+        planned = self._state.get("plan") or {}
+        return [*planned.get("left_out", ()), *(self._state.get("left_out") or ())]
 
     def _answers(self, variant: Variant) -> None:
         if self._state.get("answers", variant=variant.name) is not None:
@@ -113,6 +124,7 @@ class Run:
         if (known := self._state.get("plan")) is None:
             known = self._new_plan()
             self._state.add("plan", known)
+        self._maker = replace(self._maker, shrink=known["lengths_times"])
         cells = tuple(Cell.from_json(cell) for cell in known["cells"])
         few = tuple(Cell.from_json(cell) for cell in known["ablation"])
         digests = {cell.name: self._requests(cell).digest() for cell in cells}
@@ -124,37 +136,12 @@ class Run:
         return cells, few
 
     def _new_plan(self) -> dict[str, Any]:
-        scope = self._scope
-        known: dict[str, Any] = {}
-        cells, few = plan.quick(scope.workloads), tuple[Cell, ...]()
-        if not scope.quick:
-            runs = scope.repeats * (len(scope.variants) + len(scope.ablation))
-            spent = time.monotonic() - self._began
-            speeds = {name: self._speed(v) for name, v in self._timed_variants().items()}
-            spent += len(speeds) * START_S
-            # Stock runs twice in each repeat and was timed once.
-            all_speeds = {n: speeds.get(n, speeds["stock"]) for n in scope.variants}
-            budget = plan.full(
-                scope.workloads,
-                self._maker.make,
-                all_speeds,
-                len(scope.ablation),
-                scope.repeats,
-                scope.seconds - spent - runs * START_S,
-            )
-            cells, few = budget.cells, budget.ablation_cells
-            known = {
-                "speeds": {name: asdict(speed) for name, speed in speeds.items()},
-                "server_runs": runs,
-                "seconds_per_cell": budget.seconds_per_cell,
-                "seconds_of_cells": budget.seconds,
-                "left_out": list(budget.dropped),
-            }
-            self._say(
-                f"plan: {runs} server runs of {START_S:.0f} s and {budget.seconds / 60:.0f} min of "
-                f"cells ({budget.seconds_per_cell:.0f} s each on stock); left out: "
-                f"{', '.join(budget.dropped) or 'nothing'}"
-            )
+        if self._scope.quick:
+            known: dict[str, Any] = {"lengths_times": self._maker.shrink}
+            cells, few = plan.quick(self._scope.workloads), tuple[Cell, ...]()
+        else:
+            known, cells, few = self._fitted_plan()
+        self._maker = replace(self._maker, shrink=known["lengths_times"])
         digests = {cell.name: self._requests(cell).digest() for cell in cells}
         sizes = {cell.name: self._requests(cell).num_requests for cell in cells}
         return {
@@ -165,33 +152,74 @@ class Run:
             **known,
         }
 
+    def _fitted_plan(self) -> tuple[dict[str, Any], tuple[Cell, ...], tuple[Cell, ...]]:
+        """What is known of it, its cells, and those of the ablation."""
+        scope = self._scope
+        runs = scope.repeats * (len(scope.variants) + len(scope.ablation))
+        measured = {name: self._speed(v) for name, v in self._timed_variants().items()}
+        speeds = {name: speed for name, (speed, _) in measured.items()}
+        start_s = sum(start for _, start in measured.values()) / len(measured) + _STOP_S
+        spent = time.monotonic() - self._began
+        # Stock runs twice in each repeat and was timed once.
+        all_speeds = {n: speeds.get(n, speeds["stock"]) for n in scope.variants}
+
+        def whole(lengths: float) -> Budget:
+            return plan.full(
+                scope.workloads,
+                replace(self._maker, shrink=lengths).make,
+                all_speeds,
+                len(scope.ablation),
+                scope.repeats,
+                scope.seconds - spent - runs * start_s,
+            )
+
+        budget = plan.fitting(whole)
+        known = {
+            "lengths_times": budget.lengths,
+            "speeds": {name: asdict(speed) for name, speed in speeds.items()},
+            "server_runs": runs,
+            "start_s": start_s,
+            "seconds_per_cell": budget.seconds_per_cell,
+            "seconds_of_cells": budget.seconds,
+            "left_out": list(budget.dropped),
+        }
+        self._say(
+            f"plan: {runs} server runs of {start_s:.0f} s and {budget.seconds / 60:.0f} min of "
+            f"cells ({budget.seconds_per_cell:.0f} s each on stock), lengths times "
+            f"{budget.lengths:.2g}; left out: {', '.join(budget.dropped) or 'nothing'}"
+        )
+        return known, budget.cells, budget.ablation_cells
+
     def _timed_variants(self) -> dict[str, Variant]:
         variants = {**self._scope.variants}
         variants.pop("stock-again", None)
         return {"stock": VARIANTS["stock"], **variants}
 
-    def _speed(self, variant: Variant) -> Speed:
-        """How fast a server is, measured once: sizes of the cells follow from it."""
+    def _speed(self, variant: Variant) -> tuple[Speed, float]:
+        """How fast a server is, and seconds to start it and warm it up; measured once."""
         known = self._state.get("speed", variant=variant.name)
         if known is None:
             self._say(f"speed of {variant.name}")
             log = self._folder / f"speed-{variant.name}.log"
+            maker = replace(self._maker, shrink=_CALIBRATION_LENGTHS)
             with running(variant, self._settings, log) as server:
-                self._warm_up(server)
-                prompts = self._maker.make("prefill-heavy", _CALIBRATION_REQUESTS, seed=5)
-                decodes = self._maker.make("multi-turn", 2 * _CALIBRATION_REQUESTS, seed=5)
+                start_s = server.startup_s + self._warm_up(server, maker)
+                prompts = maker.make("prefill-heavy", _CALIBRATION_REQUESTS, seed=5)
+                decodes = maker.make("multi-turn", 2 * _CALIBRATION_REQUESTS, seed=5)
                 one = self._client(server).run(prompts, Load(num_users=1), 300)[1]
                 prefill = prompts.num_new_tokens / one
                 users = Load(num_users=plan.HEADLINE_USERS)
                 two = self._client(server).run(decodes, users, 300)[1]
             left = max(two - decodes.num_new_tokens / prefill, two / 4)
-            known = {"prefill": prefill, "decode": decodes.num_generated / left}
+            rates = {"prefill": prefill, "decode": decodes.num_generated / left}
+            known = {"speed": rates, "start_s": start_s}
             self._state.add("speed", known, variant=variant.name)
+        speed = Speed(**known["speed"])
         self._say(
-            f"  {variant.name}: {known['prefill']:.0f} prompt tokens/s, {known['decode']:.0f} "
+            f"  {variant.name}: {speed.prefill:.0f} prompt tokens/s, {speed.decode:.0f} "
             "generated tokens/s"
         )
-        return Speed(**known)
+        return speed, known["start_s"]
 
     def _server(self, variant: Variant, repeat: int, cells: Sequence[Cell]) -> None:
         where = f"{variant.name}, repeat {repeat + 1} of {self._scope.repeats}"
@@ -199,10 +227,18 @@ class Run:
         log = self._folder / f"{variant.name}-{repeat}.log"
         with running(variant, self._settings, log) as server:
             self._say(f"  ready after {server.startup_s:.1f} s; warming up")
-            self._warm_up(server)
+            ready_s = server.startup_s + self._warm_up(server, self._maker)
+            took_s: list[float] = []
             for cell in cells:
+                if self._is_late(ready_s, took_s):
+                    names = [c.name for c in cells[len(took_s) :]]
+                    self._say(f"  no time left for {', '.join(names)}")
+                    self._state.add("left_out", names)
+                    self._total -= self._num_servers * len(names)
+                    break
                 found = self._cell(server, cell)
                 self._state.add("cell", found, variant=variant.name, repeat=repeat, cell=cell.name)
+                took_s.append(found["duration_s"])
                 self._progress(where, cell, found)
             if self._state.get("server", variant=variant.name, repeat=repeat) is None:
                 facts = {
@@ -213,10 +249,27 @@ class Run:
                 }
                 self._state.add("server", facts, variant=variant.name, repeat=repeat)
 
-    def _warm_up(self, server: Server) -> None:
-        """A few requests of every kind, thrown away: the first ones set kernels and pools up."""
-        traffic = self._maker.make("mixed", plan.MIN_REQUESTS, seed=9)
-        self._client(server).run(traffic, Load(num_users=plan.HEADLINE_USERS), 300)
+    def _is_late(self, ready_s: float, took_s: Sequence[float]) -> bool:
+        """Whether a quick run had better not begin another cell, as its first server finds.
+
+        Every server is taken to need as long as this one: ``ready_s`` until it is warm, and
+        ``took_s`` for the cells so far; the next cell as long as their mean.
+        """
+        if not self._scope.quick or not took_s or self._done > len(took_s):
+            return False
+        cells_s = sum(took_s) * (1 + 1 / len(took_s))
+        others_s = (self._num_servers - 1) * (ready_s + _STOP_S + cells_s)
+        spent_s = time.monotonic() - self._began + took_s[-1]
+        return spent_s + others_s > self._scope.seconds
+
+    def _warm_up(self, server: Server, maker: Maker) -> float:
+        """A few requests of every kind, thrown away: the first ones set kernels and pools up.
+
+        Returns:
+            How many seconds that took.
+        """
+        traffic = maker.make("mixed", plan.HEADLINE_USERS, seed=9)
+        return self._client(server).run(traffic, Load(num_users=plan.HEADLINE_USERS), 300)[1]
 
     def _cell(self, server: Server, cell: Cell) -> dict[str, float]:
         traffic = self._requests(cell)
@@ -245,7 +298,7 @@ class Run:
 
     def _progress(self, where: str, cell: Cell, found: Mapping[str, float]) -> None:
         self._done += 1
-        left = (time.monotonic() - self._began) / self._done * (self._total - self._done)
+        left = (time.monotonic() - self._cells_began) / self._done * (self._total - self._done)
         self._say(
             f"  [{self._done}/{self._total}] {where}: {cell.name}: {found['num_requests']:.0f} "
             f"requests in {found['duration_s']:.1f} s, first token {found['ttft_p50'] * 1e3:.0f} ms"

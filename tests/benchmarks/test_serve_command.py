@@ -123,6 +123,24 @@ def test_sigterm_leaves_no_server_and_the_next_run_goes_on(
     assert_complete(command, json.loads(out))
 
 
+def test_a_quick_run_leaves_out_what_does_not_fit_and_says_so(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--no-answers", "--workloads", "conversation", "mixed", "--minutes", "0.01"]
+    command.run_here(arguments, monkeypatch)
+    out, err = capfd.readouterr()
+    assert "no time left for conversation closed-8" in err
+    assert "[3/3]" in err
+    whole = json.loads(result_file(command, "json").read_text())
+    assert whole["plan"]["left_out"] == ["conversation closed-8"]
+    assert {name: list(cells) for name, cells in whole["cells"].items()} == {
+        name: ["mixed closed-8"] for name in ("stock", "xyserve", "stock-again")
+    }
+    assert "mixed_throughput_ratio" in json.loads(out)["summary"]
+    assert "conversation_throughput_ratio" not in json.loads(out)["summary"]
+    assert "conversation closed-8" in result_file(command, "html").read_text()
+
+
 def assert_complete(command: Command, shown: dict[str, Any]) -> None:
     whole = json.loads(result_file(command, "json").read_text())
     assert whole["summary"] == shown["summary"]

@@ -162,6 +162,9 @@ def test_rows_have_verdicts(tmp_path: Path) -> None:
     assert verdicts["native", "coding rate-0.5", "ttft_p50"] == "gain"
 
 
+PLAN = {"lengths_times": 0.5, "left_out": ["coding closed-8"]}
+
+
 def test_report_is_one_page_with_all_plots(tmp_path: Path) -> None:
     state = recorded(tmp_path)
     machine = {"date": "2026-01-01", "cpu": "C<PU", "num_cores": 2, "isa": "avx2"}
@@ -169,12 +172,14 @@ def test_report_is_one_page_with_all_plots(tmp_path: Path) -> None:
     agreement = {"variant": "xyserve", "num_requests": 4, "num_tokens": 64, "num_equal": 3}
     agreement |= {"differences": [{}], "num_wrong": 0, "hit_tokens": 12.0}
     whole = {"machine": machine, "note": "a & b", "agreements": [agreement]}
-    page = report.page({**whole, "settings": {"model": "x"}, "plan": {}}, Results.of(state))
+    page = report.page({**whole, "settings": {"model": "x"}, "plan": PLAN}, Results.of(state))
     assert page.count("<svg") == 3
     assert "C&lt;PU" in page
     assert "a &amp; b" in page
     assert "class='gain'>1.98 (1.98 to 1.98)" in page
     assert "Not part of this run" not in page
+    assert "times 0.5" in page
+    assert "coding closed-8" in page
     assert "3 of 9" in page
     assert page.count("<table") == page.count("</table>") >= 7
 
@@ -248,6 +253,26 @@ def test_too_little_time_leaves_out_the_last_cells_and_says_so() -> None:
     kept = {cell.name for cell in budget.cells}
     assert "coding closed-8" in kept
     assert not kept & set(budget.dropped)
+
+
+def test_lengths_shrink_until_every_cell_fits() -> None:
+    def whole(lengths: float) -> plan.Budget:
+        asked.append(lengths)
+        dropped = ("last",) if lengths > at else ()
+        return plan.Budget((), (), 1.0, 10.0, dropped)
+
+    for at, expected in ((1.0, 1.0), (0.4, 1 / 3), (0.0, plan.LENGTHS[-1])):
+        asked: list[float] = []
+        found = plan.fitting(whole)
+        assert found.lengths == expected == asked[-1]
+        assert asked == list(plan.LENGTHS[: len(asked)])
+        assert bool(found.dropped) == (at == 0.0)
+
+
+def test_the_quick_plan_begins_with_what_holds_something_of_all() -> None:
+    names = [cell.workload for cell in plan.quick(NAMES)]
+    assert names[0] == "mixed"
+    assert names[1:] == [name for name in NAMES if name != "mixed"]
 
 
 def test_cells_survive_json() -> None:

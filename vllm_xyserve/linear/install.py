@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,18 @@ def repack_output_layers(model: torch.nn.Module) -> None:
         if module.weight.numel():
             utils.dispatch_cpu_unquantized_gemm(module, remove_weight=False)
     pack_multiplied_tables(model)
+
+
+def return_free_memory() -> None:
+    """Give what the packed layers' originals have left free back to the system.
+
+    glibc keeps free memory that lies below used one: 99 MB of the 212 MB of SmolLM2-135M's layers
+    stayed with a worker that never asked for such sizes again. A C library without the call is
+    left alone.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def reasons_against(layer: Any, path: parts.Taken) -> list[str]:

@@ -30,6 +30,7 @@ class XyCPUWorker(XyWorkerMixin, CPUWorker):
         super().load_model(**kwargs)
         install.pack_multiplied_tables(self.get_model())
         install.fuse(self.vllm_config, self.get_model())
+        install.return_free_memory()
         logger.info("xyserve: worker runs %s", self.xyserve_report().one_line())
 
     def reload_weights(self, *args: Any, **kwargs: Any) -> None:
@@ -47,6 +48,7 @@ class XyCPUWorker(XyWorkerMixin, CPUWorker):
             )
         super().reload_weights(*args, **kwargs)
         install.repack_output_layers(self.get_model())
+        install.return_free_memory()
 
     def xyserve_report(self) -> WorkerReport:
         """Which classes and paths this worker's layers run (reachable by ``collective_rpc``)."""
