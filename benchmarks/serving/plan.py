@@ -92,9 +92,8 @@ def headline(workload: str, num_requests: int) -> Cell:
 
 
 def quick(workloads: Sequence[str]) -> tuple[Cell, ...]:
-    """The headline cells in the least size, the one that holds something of all others first."""
-    order = sorted(workloads, key=lambda name: name != "mixed")
-    return tuple(headline(name, MIN_REQUESTS) for name in order)
+    """The headline cells in the least size."""
+    return tuple(headline(name, MIN_REQUESTS) for name in _in_order(workloads))
 
 
 def fitting(whole: Callable[[float], Budget]) -> Budget:
@@ -157,6 +156,11 @@ def full(
     return Budget(found.cells, found.ablation_cells, low, found.seconds, names)
 
 
+def _in_order(workloads: Sequence[str]) -> list[str]:
+    """The one that holds something of all others first: the last ones may be left out."""
+    return sorted(workloads, key=lambda name: name != "mixed")
+
+
 @dataclass(frozen=True, slots=True)
 class _PerRequest:
     """Means of a workload: prompt tokens to compute, tokens to generate, requests per session."""
@@ -183,7 +187,7 @@ def _shapes(
     workloads: Sequence[str], costs: Mapping[str, _PerRequest], stock: Speed
 ) -> list[tuple[str, Load]]:
     """Workloads and loads, the most important first."""
-    shapes = [(name, Load(num_users=HEADLINE_USERS)) for name in NAMES if name in workloads]
+    shapes = [(name, Load(num_users=HEADLINE_USERS)) for name in _in_order(workloads)]
     driven = [name for name in USER_WORKLOADS if name in workloads]
     users = [(name, Load(num_users=number)) for name in driven for number in OTHER_USERS]
     shapes += users[: len(OTHER_USERS)]
