@@ -34,6 +34,9 @@ _MEASURED: Final[dict[Part, frozenset[tuple[str, str]]]] = {
     "attention": frozenset({("avx2", name) for name in ("bfloat16", "float16", "float32")}),
     "linear": frozenset({("avx512_bf16", "bfloat16"), ("avx2", "bfloat16"), ("avx2", "float16")}),
 }
+# Instruction sets on which the norm with its residual was measured to win against vLLM's form
+# without a kernel: 5 to 12 times its speed for 1 to 12 rows of 576 (docs/performance.md).
+_MEASURED_NORMS: Final = frozenset({"avx2"})
 # The reference paths read and write host memory in the CPU family's layouts.
 _REFERENCE_FAMILIES = frozenset({"cpu"})
 
@@ -147,6 +150,13 @@ def resolve(
         return PartChoice("native")
     reason = _reason_against(part, dtype, on)
     return PartChoice("upstream", f"auto: {reason}") if reason else PartChoice("native")
+
+
+def takes_norms(config: XyConfig, family: str, dtype: object) -> bool:
+    """Whether norms run our kernel: beside native linear layers, by `auto` only where measured."""
+    if resolve("linear", config, family, dtype).path != "native":
+        return False
+    return config.linear == "native" or machine(family).isa in _MEASURED_NORMS
 
 
 def _reason_against(part: Part, dtype: object, on: Machine) -> str:

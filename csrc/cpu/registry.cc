@@ -90,7 +90,8 @@ Dispatch& state() {
 
 const char* op_name(Op op) {
   constexpr const char* kNames[kNumOps] = {"silu_and_mul", "kv_write",    "meta_attention",
-                                           "linear",       "linear_int8", "quantize_rows"};
+                                           "linear",       "linear_int8", "quantize_rows",
+                                           "rms_norm"};
   return kNames[static_cast<int>(op)];
 }
 

@@ -76,6 +76,11 @@ def test_what_ran(linear_run: Run) -> None:
     }
     kernels = linear_run["native", "report"]["kernels"]
     assert sum(n for name, n in kernels.items() if name.startswith("linear_bf16")) > 4 * layers
+    norms = sum(n for name, n in kernels.items() if name.startswith("rms_norm_bf16"))
+    assert norms > 2 * layers
+    assert norms % (2 * layers + 1) == 0
+    upstream = linear_run["upstream", "report"]["kernels"]
+    assert not [name for name, n in upstream.items() if n and name.startswith("rms_norm")]
     kernels = linear_run["native-int8", "report"]["kernels"]
     assert sum(n for name, n in kernels.items() if name.startswith("linear_int8")) > 4 * layers
 

@@ -122,6 +122,21 @@ class Cases:
     def attention_reference(self) -> Facts:
         return self._facts({"attention": "reference"})
 
+    def norms(self) -> Facts:
+        """Who computes norms, first come first: by options of the plugin, and of vLLM."""
+
+        def order(linear: str, **args: Any) -> list[list[str]]:
+            config = self._config({"linear": linear}, **{"enforce_eager": True, **args})
+            priority = config.kernel_config.ir_op_priority
+            return [priority.rms_norm, priority.fused_add_rms_norm, priority.gelu_and_mul_sparse]
+
+        return {
+            "native": order("native"),
+            "upstream": order("upstream"),
+            "compiled": order("native", enforce_eager=False),
+            "asked": order("native", ir_op_priority={"rms_norm": ["native"]}),
+        }
+
     def user_scheduler(self) -> Facts:
         return self._facts(scheduler_cls=STOCK_SCHEDULER)
 

@@ -55,6 +55,17 @@ def test_second_call_changes_nothing_and_says_nothing(cases: dict[str, Facts]) -
     assert cases["twice"] == cases["defaults"]
 
 
+def test_norms_are_ours_beside_native_layers_without_compilation(cases: dict[str, Facts]) -> None:
+    ours, theirs = ["xyserve", "native"], ["native"]
+    assert cases["norms"] == {
+        "native": [ours, ours, theirs],
+        "upstream": [theirs, theirs, theirs],
+        "compiled": [theirs, theirs, theirs],
+        # What the user asks for stays in front.
+        "asked": [["native", "xyserve"], ours, theirs],
+    }
+
+
 def test_notes_of_the_time_before_logging_are_logged_once(cases: dict[str, Facts]) -> None:
     assert cases["notes"]["log"] == ["INFO xyserve: something came up early"]
 

@@ -32,6 +32,33 @@ def check_silu_and_mul(out: torch.Tensor, x: torch.Tensor) -> None:
         )
 
 
+def check_rms_norm(
+    out: torch.Tensor,
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor | None,
+) -> None:
+    """Require out and residual as x [..., d], and weight [d] of fp32 or of the dtype of x."""
+    if x.dim() < 1 or x.dtype not in FLOAT_DTYPES:
+        raise RuntimeError(
+            "rms_norm: require x [..., d] of float32, bfloat16 or float16, "
+            f"got {list(x.shape)} {x.dtype}"
+        )
+    for name, tensor in (("out", out), ("residual", residual)):
+        if tensor is not None and (tensor.shape, tensor.dtype) != (x.shape, x.dtype):
+            raise RuntimeError(
+                f"rms_norm: require {name} of the shape and dtype of x, {list(x.shape)} {x.dtype}, "
+                f"got {list(tensor.shape)} {tensor.dtype}"
+            )
+    if weight is not None:
+        fits = tuple(weight.shape) == (x.shape[-1],)
+        if not fits or weight.dtype not in (torch.float32, x.dtype):
+            raise RuntimeError(
+                f"rms_norm: require weight [{x.shape[-1]}] of float32 or {x.dtype}, "
+                f"got {list(weight.shape)} {weight.dtype}"
+            )
+
+
 def _check_cache(op: str, kv_cache: torch.Tensor) -> tuple[int, int]:
     """Require vLLM's page shape; returns the number of KV heads and the head size."""
     shape = kv_cache.shape

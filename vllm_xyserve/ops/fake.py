@@ -6,11 +6,26 @@ loaded, since they refer to its operations.
 
 import torch
 
-from vllm_xyserve.ops.checks import check_kv_write, check_meta_attention, check_silu_and_mul
+from vllm_xyserve.ops.checks import (
+    check_kv_write,
+    check_meta_attention,
+    check_rms_norm,
+    check_silu_and_mul,
+)
 
 
 def _silu_and_mul(out: torch.Tensor, x: torch.Tensor) -> None:
     check_silu_and_mul(out, x)
+
+
+def _rms_norm(
+    out: torch.Tensor,
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    epsilon: float,
+) -> None:
+    check_rms_norm(out, x, residual, weight)
 
 
 def _kv_write(
@@ -121,6 +136,7 @@ _LINEAR_FAKES = (
 def register() -> None:
     """Attach the fakes to the operations of the loaded library; called once, by `native.load`."""
     torch.library.register_fake("xyserve::silu_and_mul", _silu_and_mul)
+    torch.library.register_fake("xyserve::rms_norm", _rms_norm)
     torch.library.register_fake("xyserve::kv_write", _kv_write)
     torch.library.register_fake("xyserve::meta_attention", _meta_attention)
     for op in _LINEAR_FAKES:

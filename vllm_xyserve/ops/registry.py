@@ -31,6 +31,7 @@ _reference_calls: dict[str, int] = {
     "linear": 0,
     "linear_int8": 0,
     "quantize_rows": 0,
+    "rms_norm": 0,
 }
 
 

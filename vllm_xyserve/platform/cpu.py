@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_xyserve import config, parts
 from vllm_xyserve.log import get_logger
 from vllm_xyserve.ops import native
+from vllm_xyserve.platform import norms
 from vllm_xyserve.platform.common import ENV_VARS, XyPlatformMixin
 
 if TYPE_CHECKING:
@@ -54,6 +55,18 @@ class XyCpuMixin(XyPlatformMixin):
         )
         logger.info("xyserve: attention backend %s (%s)", backend, "; ".join(reasons))
         return backend
+
+    @classmethod
+    def import_ir_kernels(cls) -> None:
+        """vLLM's implementations of its IR operations, and ours."""
+        super().import_ir_kernels()
+        norms.register()
+
+    @classmethod
+    def get_default_ir_op_priority(cls, vllm_config: VllmConfig) -> Any:
+        """Our norms in front of the parent's choice; ``--ir-op-priority`` goes before both."""
+        priority = super().get_default_ir_op_priority(vllm_config)
+        return norms.with_ours_first(priority) if norms.are_ours(vllm_config) else priority
 
     @classmethod
     def check_environment(cls) -> None:

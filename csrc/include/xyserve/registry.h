@@ -10,6 +10,7 @@
 #include "xyserve/isa.h"
 #include "xyserve/linear.h"
 #include "xyserve/linear_int8.h"
+#include "xyserve/norm.h"
 
 namespace xyserve {
 
@@ -19,9 +20,10 @@ enum class Op : int32_t {
   meta_attention,
   linear,
   linear_int8,
-  quantize_rows
+  quantize_rows,
+  rms_norm
 };
-inline constexpr int kNumOps = 6;
+inline constexpr int kNumOps = 7;
 
 // The signature that every kernel of an operation has.
 template <Op>
@@ -49,6 +51,10 @@ struct KernelFn<Op::linear_int8> {
 template <>
 struct KernelFn<Op::quantize_rows> {
   using type = QuantizeRowsFn;
+};
+template <>
+struct KernelFn<Op::rms_norm> {
+  using type = RmsNormFn;
 };
 
 struct Kernel {
