@@ -70,6 +70,13 @@ class Child:
         self._drain()
         return {"step_s": step_s, "linear_share": linear[0] / step_s}
 
+    def set_norms(self, providers: list[str]) -> None:
+        """Who computes norms from here on, first come first."""
+        from vllm import ir
+
+        for op in (ir.ops.rms_norm, ir.ops.fused_add_rms_norm):
+            op.set_default(providers)
+
     def rss(self) -> int:
         """Resident bytes of this process now."""
         return _rss_bytes()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import statistics
 import sys
@@ -38,8 +39,9 @@ from benchmarks.serving.workloads import Traffic
 from benchmarks.stopping import stopped_by_signals
 
 NUM_DECODES, DECODE_PROMPT_LEN, PREFILL_LEN = 8, 64, 512
-# Steps that are timed without the sampler; the first of each kind set kernels up.
-_WARM_STEPS, _TIMED_STEPS = 8, 40
+# Steps that are timed without the sampler, at most and in about so many seconds: stock's prefill
+# takes 11 s where it has no kernel for bfloat16. The first of each kind set kernels up.
+_WARM_STEPS, _TIMED_STEPS, _LEAST_STEPS, _TIMED_S = 3, 40, 3, 20.0
 # The sampler needs a moment to attach; the load must last until it is done.
 _ATTACH_S = 4
 _SERVERS = ("stock", "xyserve", "native")
@@ -91,11 +93,12 @@ def steps(name: str, settings: Settings, options: Options) -> list[Row]:
         client = Client(server.url, tokenizer)
         for kind, make, users in (("decode", decodes, NUM_DECODES), ("prefill", prefills, 1)):
             load = Load(num_users=users)
-            client.run(make(tokenizer, _WARM_STEPS), load, 300)
+            warm_ms = step_ms(client.run(make(tokenizer, _WARM_STEPS), load, 300)[0])
             server.reset_prefix_cache()
-            median_ms = step_ms(client.run(make(tokenizer, _TIMED_STEPS), load, 300)[0])
+            num_timed = num_steps_in(_TIMED_S, warm_ms)
+            median_ms = step_ms(client.run(make(tokenizer, num_timed), load, 300)[0])
             server.reset_prefix_cache()
-            num_steps = round((seconds + _ATTACH_S) / (median_ms / 1e3))
+            num_steps = math.ceil((seconds + _ATTACH_S) / (median_ms / 1e3)) + 1
             file = extra.out / f"profile-{name}-{kind}.speedscope.json"
             say(f"  {kind}: {median_ms:.1f} ms a step; sampling for {seconds} s into {file}")
             work = partial(client.run, make(tokenizer, num_steps), load, 600)
@@ -118,6 +121,11 @@ def step_ms(samples: Iterable[Sample]) -> float:
     """Median gap between tokens, or median time to the first where there is only one."""
     gaps = [gap for sample in samples for gap in sample.gaps]
     return 1e3 * statistics.median(gaps or [sample.ttft for sample in samples])
+
+
+def num_steps_in(seconds: float, step_ms: float) -> int:
+    """How many steps to time: as many as fit, within bounds."""
+    return min(_TIMED_STEPS, max(_LEAST_STEPS, round(seconds * 1e3 / step_ms)))
 
 
 def decodes(tokenizer: Path, num_steps: int) -> Traffic:

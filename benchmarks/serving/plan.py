@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmarks.serving.client import Load
-from benchmarks.serving.workloads import NAMES, Traffic
+from benchmarks.serving.workloads import Traffic
 
 HEADLINE_USERS = 8
 MIN_REQUESTS = 16

@@ -217,7 +217,7 @@ Tensor linear_pack(const Tensor weight) {
   const int64_t n = rows.num_rows;
   const int64_t k = rows.num_columns;
   const int64_t size = packed_elements(type, n, k);
-  Tensor packed = empty_cpu(&size, 1, source.scalar_type());
+  Tensor packed = empty_packed(size, source.scalar_type());
   void* to = packed.mutable_data_ptr();
   const void* from = source.const_data_ptr();
   torch::stable::parallel_for(0, num_panels(n), 8, [&](int64_t begin, int64_t end) {

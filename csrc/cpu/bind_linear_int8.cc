@@ -97,7 +97,7 @@ std::tuple<Tensor, Tensor> linear_pack_int8(const Tensor weight, const Tensor sc
   }
   const int64_t size = packed_int8_elements(n, k);
   const int64_t columns = num_panels(n) * kPanelColumns;
-  Tensor packed = empty_cpu(&size, 1, ScalarType::Char);
+  Tensor packed = empty_packed(size, ScalarType::Char);
   Tensor sums = empty_cpu(&columns, 1, ScalarType::Int);
   int8_t* to = static_cast<int8_t*>(packed.mutable_data_ptr());
   int32_t* sums_to = static_cast<int32_t*>(sums.mutable_data_ptr());

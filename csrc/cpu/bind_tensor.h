@@ -1,6 +1,7 @@
 // What the bindings share: messages, dtypes and tensors on torch's stable ABI.
 #pragma once
 
+#include <sys/mman.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -71,6 +72,23 @@ inline Tensor empty_cpu(const int64_t* sizes, int64_t dim, ScalarType dtype) {
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dim, sizes, strides, type,
                                                          aoti_torch_device_type_cpu(), 0, &handle));
   return Tensor(handle);
+}
+
+// As empty_cpu, for a packed weight: it is read from end to end in every step, so where Linux gives
+// large pages on request only (its usual setting) they are asked for.
+inline Tensor empty_packed(int64_t size, ScalarType dtype) {
+  Tensor packed = empty_cpu(&size, 1, dtype);
+#ifdef MADV_HUGEPAGE
+  constexpr uintptr_t kPage = uintptr_t{2} << 20;
+  const auto first = reinterpret_cast<uintptr_t>(packed.mutable_data_ptr());
+  const uintptr_t last = first + static_cast<uintptr_t>(size * packed.element_size());
+  const uintptr_t begin = (first + kPage - 1) / kPage * kPage;
+  const uintptr_t end = last / kPage * kPage;
+  if (begin < end) {
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // a refusal costs nothing
+  }
+#endif
+  return packed;
 }
 
 // The shape of x with another last dimension.

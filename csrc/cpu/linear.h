@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include <vector>
 
 #include "linear_dot.h"
+#include "scratch.h"
 #include "vec_partly.h"
 #include "xyserve/linear.h"
 
@@ -421,19 +421,15 @@ void run_widened(TileCall<D> call, const LinearPart& part) {
       std::clamp<int64_t>(kMostValues / std::max<int64_t>(stride, 1), D::kMaxRows, kWideRows);
   const int64_t num_rows = part.row_end - part.row_begin;
   const int64_t num_chunks = (num_rows + most - 1) / most;
-  static thread_local std::vector<float> wide;
-  if (const int64_t needed = std::min(most, num_rows) * stride;
-      static_cast<int64_t>(wide.size()) < needed) {
-    wide.resize(static_cast<size_t>(needed));
-  }
+  static thread_local Scratch<float> scratch;
+  float* wide = scratch.at_least(std::min(most, num_rows) * stride);
   for (int64_t i = 0, row = part.row_begin; i < num_chunks; ++i) {
     const int64_t rows = num_rows / num_chunks + (i < num_rows % num_chunks ? 1 : 0);
-    widen_rows<D>(x + row * args.x_row_stride, args.x_row_stride, rows, begin, end, wide.data(),
-                  stride);
+    widen_rows<D>(x + row * args.x_row_stride, args.x_row_stride, rows, begin, end, wide, stride);
     LinearPart chunk = part;
     chunk.row_begin = row;
     chunk.row_end = row + rows;
-    call.x = wide.data() - row * stride;
+    call.x = wide - row * stride;
     call.x_row_stride = stride;
     run_part<D>(call, chunk);
     row += rows;

@@ -97,9 +97,9 @@ void rms_norm_rows(const RmsNormArgs& args, int64_t row_begin, int64_t row_end) 
 }  // namespace xyserve
 
 // Defines the function behind one line of kernels.inc.
-#define XYSERVE_DEFINE_RMS_NORM(Vec, isa, dtype)                                            \
-  namespace xyserve {                                                                       \
+#define XYSERVE_DEFINE_RMS_NORM(Vec, isa, dtype)                                               \
+  namespace xyserve {                                                                          \
   void rms_norm_##dtype##_##isa(const RmsNormArgs& args, int64_t row_begin, int64_t row_end) { \
-    rms_norm_rows<Vec, ElementOf<DType::dtype>::type>(args, row_begin, row_end);            \
-  }                                                                                         \
+    rms_norm_rows<Vec, ElementOf<DType::dtype>::type>(args, row_begin, row_end);               \
+  }                                                                                            \
   }

@@ -165,6 +165,12 @@ def test_step_time_is_the_median_gap_or_first_token() -> None:
     assert profile.step_ms([Sample(0, 0, 1, 1, 0.0, 0.5, (), 0.5)]) == pytest.approx(500)
 
 
+def test_slow_steps_are_timed_less_often() -> None:
+    assert profile.num_steps_in(20.0, 50.0) == 40
+    assert profile.num_steps_in(20.0, 2000.0) == 10
+    assert profile.num_steps_in(20.0, 11000.0) == 3
+
+
 def test_summary_is_flat() -> None:
     parts = shares.Shares({"KV write": 0.25, "linear": 0.75}, 10.0)
     rows = profile.step_rows("stock", "decode", 40.0, parts)

@@ -122,6 +122,14 @@ def test_table_without_json() -> None:
     assert "row   1.5  -" in result.stdout
 
 
+def test_norms_run() -> None:
+    result = run_python("-m", "benchmarks.norms", "--quick", "--no-engine", "--json")
+    assert result.returncode == 0, result.stderr
+    summary = json.loads(result.stdout)["summary"]
+    assert set(summary) == {"norm_1_ratio", "norm_12_ratio"}
+    assert all(value > 0 for value in summary.values())
+
+
 def test_native_call_runs() -> None:
     result = run_python("-m", "benchmarks.native_call", "--quick", "--json")
     assert result.returncode == 0, result.stderr

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from vllm_xyserve.linear import install
 from vllm_xyserve.worker.cpu import XyCPUWorker
 
 
@@ -16,3 +19,11 @@ def test_weights_in_kernel_format_are_refused_by_name(args: Any, kwargs: Any) ->
     worker = object.__new__(XyCPUWorker)
     with pytest.raises(ValueError, match=r"reload_weights .* is_checkpoint_format=False.*Leave"):
         worker.reload_weights(*args, **kwargs)
+
+
+def test_free_memory_goes_back_where_the_c_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    for library in (SimpleNamespace(malloc_trim=asked.append), SimpleNamespace()):
+        monkeypatch.setattr(ctypes, "CDLL", lambda name, library=library: library)
+        install.return_free_memory()
+    assert asked == [0]

@@ -5,10 +5,10 @@
 
 namespace xyserve {
 
-// All of [num_rows, d] but weight, [d] or nullptr. s = x + residual, or x where residual is nullptr;
-// out = s / sqrt(mean(s^2) + epsilon), rounded to the type of weight, times weight; residual = s.
-// weight has the type of x, or is fp32. out may be x: each element is read before it is written.
-// Row strides count elements; elements of a row are adjacent.
+// All of [num_rows, d] but weight, [d] or nullptr. s = x + residual, or x where residual is
+// nullptr; out = s / sqrt(mean(s^2) + epsilon), rounded to the type of weight, times weight;
+// residual = s. weight has the type of x, or is fp32. out may be x: each element is read before it
+// is written. Row strides count elements; elements of a row are adjacent.
 struct RmsNormArgs {
   void* out;
   const void* x;
