@@ -55,9 +55,6 @@ int64_t check_silu_and_mul_shapes(const Tensor& out, const Tensor& x) {
   return num_rows;
 }
 
-// 8 us of work with AVX-512 (docs/native.md): a chunk of less is not worth waking a thread for.
-constexpr int64_t kElementsPerThread = 16384;
-
 void silu_and_mul(Tensor out, const Tensor x) {
   constexpr const char* kOp = "silu_and_mul";
   if (const char* error = isa_environment_error()) {
@@ -82,15 +79,7 @@ void silu_and_mul(Tensor out, const Tensor x) {
   if (kernel == nullptr) {
     refuse(kOp, ": no kernel for ", dtype_name(dtype));
   }
-  if (num_rows * args.d <= kElementsPerThread) {
-    kernel(args, 0, num_rows);
-    return;
-  }
-  // torch's own pool: a second OpenMP runtime in the process would fight it for the cores.
-  const int64_t grain = (kElementsPerThread + args.d - 1) / args.d;
-  torch::stable::parallel_for(0, num_rows, grain, [&args, kernel](int64_t begin, int64_t end) {
-    kernel(args, begin, end);
-  });
+  run_rows(kernel, args, num_rows);
 }
 
 void append_kernel(std::ostringstream& json, const Kernel& kernel) {

@@ -8,8 +8,6 @@ namespace xyserve {
 namespace {
 
 constexpr const char* kOp = "rms_norm";
-// As silu_and_mul's: some microseconds of work.
-constexpr int64_t kElementsPerThread = 16384;
 
 bool same_shape(const Tensor& one, const Tensor& two) {
   bool same = one.dim() == two.dim();
@@ -56,17 +54,6 @@ void set_weight(RmsNormArgs* args, const Tensor& weight, const Tensor& x) {
   args->weight = weight.const_data_ptr();
 }
 
-void run(const RmsNormArgs& args, RmsNormFn* kernel, int64_t num_rows) {
-  if (num_rows * args.d <= kElementsPerThread) {
-    kernel(args, 0, num_rows);
-    return;
-  }
-  const int64_t grain = (kElementsPerThread + args.d - 1) / args.d;
-  torch::stable::parallel_for(0, num_rows, grain, [&args, kernel](int64_t begin, int64_t end) {
-    kernel(args, begin, end);
-  });
-}
-
 void rms_norm(Tensor out, const Tensor x, std::optional<Tensor> residual,
               std::optional<Tensor> weight, double epsilon) {
   if (const char* error = isa_environment_error()) {
@@ -98,7 +85,7 @@ void rms_norm(Tensor out, const Tensor x, std::optional<Tensor> residual,
   if (kernel == nullptr) {
     refuse(kOp, ": no kernel for ", dtype_name(dtype));
   }
-  run(args, kernel, rows.num_rows);
+  run_rows(kernel, args, rows.num_rows);
 }
 
 }  // namespace

@@ -134,5 +134,23 @@ inline bool fold_rows(const Tensor& tensor, Rows* rows) {
   return folds;
 }
 
+// 8 us of silu_and_mul with AVX-512 (docs/native.md): a chunk of less is not worth waking a thread
+// for.
+constexpr int64_t kElementsPerThread = 16384;
+
+// All rows of a kernel whose rows of args.d elements do not depend on one another.
+template <class Args>
+void run_rows(void (*kernel)(const Args&, int64_t, int64_t), const Args& args, int64_t num_rows) {
+  if (num_rows * args.d <= kElementsPerThread) {
+    kernel(args, 0, num_rows);
+    return;
+  }
+  // torch's own pool: a second OpenMP runtime in the process would fight it for the cores.
+  const int64_t grain = (kElementsPerThread + args.d - 1) / args.d;
+  torch::stable::parallel_for(0, num_rows, grain, [&args, kernel](int64_t begin, int64_t end) {
+    kernel(args, begin, end);
+  });
+}
+
 }  // namespace
 }  // namespace xyserve
