@@ -42,8 +42,11 @@ def are_ours(vllm_config: VllmConfig) -> bool:
     model_config, compilation = vllm_config.model_config, vllm_config.compilation_config
     if model_config is None or compilation.mode != CompilationMode.NONE:
         return False
-    options = config.from_additional_config(vllm_config.additional_config)
-    return parts.takes_norms(options, "cpu", model_config.dtype)
+    try:
+        options = config.from_additional_config(vllm_config.additional_config)
+        return parts.takes_norms(options, "cpu", model_config.dtype)
+    except config.ConfigError:
+        return False  # vLLM asks this first; the platform's check comes next and explains it
 
 
 def _supports(
