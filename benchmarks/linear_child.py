@@ -74,8 +74,10 @@ class Child:
         """Who computes norms from here on, first come first."""
         from vllm import ir
 
-        for op in (ir.ops.rms_norm, ir.ops.fused_add_rms_norm):
-            op.set_default(providers)
+        from vllm_xyserve.platform.norms import OPS
+
+        for name in OPS:
+            getattr(ir.ops, name).set_default(providers)
 
     def rss(self) -> int:
         """Resident bytes of this process now."""

@@ -146,9 +146,14 @@ def check(engines: dict[str, EngineProcess]) -> None:
     assert compared >= 32 * len(engines), f"only {compared} tokens could be compared"
 
 
+def step_arguments(what: str, size: int) -> dict[str, int]:
+    """Of the child's command ``what``."""
+    return {"batch": size, "num_steps": 16} if what == "decode" else {"num_tokens": size}
+
+
 def measure(engines: dict[str, EngineProcess], what: str, size: int, turns: int) -> list[Row]:
     """Turn about, after one turn that is thrown away."""
-    arguments = {"batch": size, "num_steps": 16} if what == "decode" else {"num_tokens": size}
+    arguments = step_arguments(what, size)
     samples: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
     names = list(engines)
     for turn in range(turns + 1):

@@ -17,17 +17,18 @@ import sys
 import torch
 
 from benchmarks.harness import Case, Options, Result, Row, main, measure
-from benchmarks.linear_end_to_end import _smollm2
+from benchmarks.linear_end_to_end import _smollm2, step_arguments
 from benchmarks.prefix_engines import EngineProcess, Setting
 from benchmarks.stopping import stopped_by_signals
 from vllm_xyserve.ops import registry
 from vllm_xyserve.ops.norm import rms_norm
+from vllm_xyserve.platform.norms import PROVIDER
 
 EPSILON = 1e-5
 SHAPES = ((1, 576), (12, 576), (512, 576), (1, 4096), (12, 4096))
 QUICK_SHAPES = SHAPES[:2]
 WORK = (("decode", 1), ("decode", 8), ("decode", 32), ("prefill", 512))
-ORDERS = {"ours": ["xyserve", "native"], "vllm": ["native"]}
+ORDERS = {"ours": [PROVIDER, "native"], "vllm": ["native"]}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,8 +98,7 @@ def in_an_engine(options: Options) -> list[Row]:
     rows: list[Row] = []
     with contextlib.closing(EngineProcess(setting)) as engine:
         for what, size in WORK:
-            arguments = {"batch": size, "num_steps": 16} if what == "decode" else None
-            arguments = arguments or {"num_tokens": size}
+            arguments = step_arguments(what, size)
             taken: dict[str, list[float]] = {name: [] for name in ORDERS}
             for turn in range(4 if options.quick else 10):
                 for name in list(ORDERS)[:: 1 if turn % 2 else -1]:

@@ -105,6 +105,5 @@ def _fused_add_rms_norm(
 def with_ours_first(priority: Any) -> Any:
     """vLLM's ``IrOpPriorityConfig`` with our norms in front of what it holds for them."""
     for name in OPS:
-        present = getattr(priority, name)
-        setattr(priority, name, [PROVIDER, *(p for p in present if p != PROVIDER)])
+        setattr(priority, name, [PROVIDER, *getattr(priority, name)])
     return priority
