@@ -69,10 +69,7 @@ void silu_and_mul(Tensor out, const Tensor x) {
   }
   args.out_row_stride = row_stride(kOp, "out", out);
   args.x_row_stride = row_stride(kOp, "x", x);
-  if (num_rows > 1 && args.out_row_stride < args.d) {
-    refuse(kOp, ": require rows of out that do not overlap, got row stride ", args.out_row_stride,
-           " for ", args.d, " elements");
-  }
+  require_apart(kOp, "out", {num_rows, args.d, args.out_row_stride});
   args.out = out.mutable_data_ptr();
   args.x = x.const_data_ptr();
   SiluAndMulFn* kernel = dispatch<Op::silu_and_mul>(dtype);

@@ -31,13 +31,9 @@ Rows folded(const char* name, const Tensor& tensor, const Tensor& x) {
   return rows;
 }
 
-// Rows of a tensor that is written must not overlap.
 Rows folded_out(const char* name, const Tensor& tensor, const Tensor& x) {
   const Rows rows = folded(name, tensor, x);
-  if (rows.num_rows > 1 && rows.row_stride < rows.num_columns) {
-    refuse(kOp, ": require rows of ", name, " that do not overlap, got row stride ",
-           rows.row_stride, " for ", rows.num_columns, " elements");
-  }
+  require_apart(kOp, name, rows);
   return rows;
 }
 

@@ -134,6 +134,14 @@ inline bool fold_rows(const Tensor& tensor, Rows* rows) {
   return folds;
 }
 
+// Rows of a tensor that is written must not overlap.
+inline void require_apart(const char* op, const char* name, const Rows& rows) {
+  if (rows.num_rows > 1 && rows.row_stride < rows.num_columns) {
+    refuse(op, ": require rows of ", name, " that do not overlap, got row stride ", rows.row_stride,
+           " for ", rows.num_columns, " elements");
+  }
+}
+
 // 8 us of silu_and_mul with AVX-512 (docs/native.md): a chunk of less is not worth waking a thread
 // for.
 constexpr int64_t kElementsPerThread = 16384;
